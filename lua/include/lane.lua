@@ -1,0 +1,59 @@
+-- Lanes and readiness tokens (protocol section 5 and "wake" of section 4). p is the queue base `emq:{q}:`.
+local TOKENS = 64
+local READY_MS = 60000
+
+local function push_tokens(key, count)
+  local tokens = {}
+  for i = 1, math.min(count, TOKENS) do tokens[i] = '1' end
+  local length = redis.call('LPUSH', key, unpack(tokens))
+  if length > TOKENS then redis.call('LTRIM', key, 0, TOKENS - 1) end
+  return length
+end
+
+-- Flat jobs have tokens of their own: a foreign consumer parks on `wake` and serves only the ring. The first token sets
+-- the expiry, so that a queue without a consumer of ours keeps no list.
+local function wake_flat(p, count)
+  local ready = p .. 'ready'
+  if count > 0 and push_tokens(ready, count) <= count then redis.call('PEXPIRE', ready, READY_MS) end
+end
+
+local function wake_lane(p)
+  push_tokens(p .. 'wake', 1)
+end
+
+local function lane_key(p, g)
+  return p .. 'g:' .. g .. ':pending'
+end
+
+-- Reads every key that offer, free_slot and leave_lane may write, so that a key that cannot be reached raises before the
+-- first write of the script.
+local function touch_lane(p, g)
+  redis.call('ZCARD', lane_key(p, g))
+  redis.call('SISMEMBER', p .. 'paused', g)
+  redis.call('HGET', p .. 'glimit', g)
+  redis.call('HGET', p .. 'gactive', g)
+  redis.call('EXISTS', p .. 'ring', p .. 'wake')
+end
+
+-- Puts the lane on the ring if it can be served: not paused, not empty, below its limit, not there yet. One wake token
+-- when it can be served at all, since a consumer that parked saw it exhausted.
+local function offer(p, g)
+  if redis.call('SISMEMBER', p .. 'paused', g) == 1 then return end
+  if redis.call('ZCARD', lane_key(p, g)) == 0 then return end
+  local limit = tonumber(redis.call('HGET', p .. 'glimit', g))
+  if limit and (tonumber(redis.call('HGET', p .. 'gactive', g)) or 0) >= limit then return end
+  if not redis.call('LPOS', p .. 'ring', g) then redis.call('RPUSH', p .. 'ring', g) end
+  wake_lane(p)
+end
+
+-- Gives `count` slots of the lane back; the caller says so only for ids that it removed from active itself.
+local function free_slot(p, g, count)
+  if redis.call('HINCRBY', p .. 'gactive', g, -count) <= 0 then redis.call('HDEL', p .. 'gactive', g) end
+end
+
+-- Takes an id out of its lane; whoever empties a lane drops its ring entry.
+local function leave_lane(p, g, id)
+  if redis.call('ZREM', lane_key(p, g), id) == 1 and redis.call('ZCARD', lane_key(p, g)) == 0 then
+    redis.call('LREM', p .. 'ring', 0, g)
+  end
+end
