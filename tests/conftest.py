@@ -1,0 +1,85 @@
+"""Fixtures for all tests: a real server, and the guards around each test.
+
+The guards are one fixture, so that their order is written down: what is set up first is looked at last, when
+everything that the test used is closed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from tests.support import guards
+from tests.support.valkey import OwnServer, ValkeyServer, raw_client
+
+
+def _is_async(function: Callable[..., object]) -> bool:
+    inner = getattr(getattr(function, "hypothesis", None), "inner_test", function)
+    return inspect.iscoroutinefunction(inner)
+
+
+@pytest.fixture
+async def _no_tasks_left() -> AsyncIterator[None]:
+    async with guards.no_tasks_left():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _guards(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Environment, threads, blocking calls, tasks: around every test."""
+    exempt = {mark.name for mark in request.node.iter_markers()}
+    with ExitStack() as stack:
+        stack.enter_context(guards.clean_environment())
+        if "leaves_tasks" not in exempt:
+            stack.enter_context(guards.no_threads_left())
+        if "blocks" not in exempt:
+            stack.enter_context(guards.blocking_refused())
+        if _is_async(request.function) and "leaves_tasks" not in exempt:
+            request.getfixturevalue("_no_tasks_left")
+        yield
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[ValkeyServer]:
+    """The server of this test process. Tests do not stop it and change no setting of it: see `own_server`."""
+    server = ValkeyServer().start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def url(server: ValkeyServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Address of the session's server, emptied; afterwards no connection is left open, and no key out of the table."""
+    server.admin.flushall()
+    exempt = {mark.name for mark in request.node.iter_markers()}
+    with ExitStack() as stack:
+        if "leaves_keys" not in exempt:
+            stack.enter_context(guards.only_protocol_keys(server.admin))
+        if "leaves_connections" not in exempt:
+            stack.enter_context(guards.no_connections_left(server.admin))
+        yield server.url
+
+
+@pytest.fixture
+async def raw(url: str) -> AsyncIterator[redis.asyncio.Redis]:
+    """A plain client on the session's server."""
+    async with raw_client(url) as client:
+        yield client
+
+
+@pytest.fixture
+def own_server() -> Iterator[OwnServer]:
+    """Makes and starts servers that a test may stop, kill, freeze and configure; the arguments of ValkeyServer."""
+    with ExitStack() as stack:
+
+        def make(**options: Any) -> ValkeyServer:
+            made = ValkeyServer(**options)
+            stack.callback(made.close)
+            return made.start()
+
+        yield make

@@ -1,0 +1,111 @@
+"""What must be true after every test: nothing left behind, nothing blocked. Each guard is a context manager here, so
+that it can be shown to fail; conftest wraps them around the tests.
+
+Source: style anchor 17.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import redis
+from blockbuster import BlockBuster
+
+from tests.support.keyspace import complaints, key_facts, text
+
+_CLOSING_S = 2.0
+_POLL_S = 0.005
+# A cancelled task needs some turns to run its finally blocks; more than these is a task that was left.
+_TURNS = 20
+
+# Variables that change what the package or its console does.
+_OURS = "ECHOMQ_"
+_CONSOLE = ("FORCE_COLOR", "NO_COLOR", "GITHUB_ACTIONS", "PYTEST_ADDOPTS", "COLUMNS", "TERMINAL_WIDTH")
+
+
+@contextmanager
+def clean_environment() -> Iterator[None]:
+    """Inside, no `ECHOMQ_*` is set and nothing forces colours or widths; afterwards all is as it was."""
+    before = dict(os.environ)
+    for name in before:
+        if name.startswith(_OURS) or name in _CONSOLE:
+            del os.environ[name]
+    try:
+        yield
+    finally:
+        for name in set(os.environ) - set(before):
+            # pytest's and coverage's own bookkeeping stays.
+            if name.startswith(_OURS):
+                del os.environ[name]
+        os.environ.update(before)
+
+
+@contextmanager
+def blocking_refused() -> Iterator[BlockBuster]:
+    """Inside, a blocking call made by code of echomq_worker on a running event loop raises BlockingError."""
+    guard = BlockBuster(scanned_modules="echomq_worker")
+    # Read once per process, when the first script is used.
+    for function in guard.functions.values():
+        function.can_block_in("echomq_worker/script.py", {"scripts"})
+    # Held for the few instructions of one mint, by threads and loop alike.
+    for name in ("threading.Lock.acquire", "threading.Lock.acquire_lock"):
+        guard.functions[name].can_block_in("echomq_worker/identity.py", {"next"})
+    guard.activate()
+    try:
+        yield guard
+    finally:
+        guard.deactivate()
+
+
+@contextmanager
+def no_threads_left() -> Iterator[None]:
+    """Afterwards no non-daemon thread runs that did not run before; one that is just ending gets 2 s."""
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + _CLOSING_S
+    while left := [thread.name for thread in set(threading.enumerate()) - before if not thread.daemon]:
+        assert time.monotonic() < deadline, f"threads left running: {', '.join(sorted(left))}"
+        time.sleep(_POLL_S)
+
+
+@asynccontextmanager
+async def no_tasks_left() -> AsyncIterator[None]:
+    """Afterwards no asyncio task is pending that was not before, save the one that asks."""
+    before = asyncio.all_tasks()
+    yield
+    turns = itertools.count()
+    while left := asyncio.all_tasks() - before - {asyncio.current_task()}:
+        names = ", ".join(sorted(f"{task.get_name()} ({task.get_coro()!r})" for task in left))
+        assert next(turns) < _TURNS, f"tasks left running: {names}"
+        await asyncio.sleep(0)
+
+
+def _clients(admin: redis.Redis) -> dict[str, str]:
+    """Client id -> name, address and last command of every connection."""
+    rows: Iterable[dict[str, str]] = admin.client_list()
+    return {row["id"]: f"{row.get('name') or 'unnamed'} {row['addr']} last={row.get('cmd')}" for row in rows}
+
+
+@contextmanager
+def no_connections_left(admin: redis.Redis) -> Iterator[None]:
+    """Afterwards the server has no connection that it did not have before; one that is just closing gets 2 s."""
+    before = _clients(admin)
+    yield
+    deadline = time.monotonic() + _CLOSING_S
+    while left := {id_: what for id_, what in _clients(admin).items() if id_ not in before}:
+        assert time.monotonic() < deadline, f"connections left open: {'; '.join(left.values())}"
+        time.sleep(_POLL_S)
+
+
+@contextmanager
+def only_protocol_keys(admin: redis.Redis) -> Iterator[None]:
+    """Afterwards every key is one of the protocol's table, of its type, and what must expire does."""
+    yield
+    found = complaints(key_facts(admin))
+    assert not found, "keys left: " + "; ".join(text(line) for line in found)
