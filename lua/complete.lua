@@ -1,0 +1,34 @@
+-- complete: the job is done; its row is deleted with its logs, lock and a flow parent's subkeys, and counted.
+-- The work being done, a dead row takes it too. A row that is gone answers 0, and the sets are cleaned all the same.
+-- KEYS[1] emq:{q}:active
+-- KEYS[2] emq:{q}:job:<id>  the row
+-- ARGV[1] id
+-- ARGV[2] token  attempts, as a string; `token:random` also fences by the row's `held`
+-- ARGV[3] emq:{q}:
+-- returns 1 completed | 0 gone | EMQSTALE
+-- include: lane
+-- include: held
+-- include: ending
+local id, p = ARGV[1], ARGV[3]
+local row = redis.call('HMGET', KEYS[2], 'attempts', 'held', 'settled', 'state', 'group')
+local attempts, state, group = row[1], row[4], row[5]
+if attempts then
+  local answer = settled_answer(row[3], token_of(ARGV[2]))
+  if is_stale(attempts, row[2], ARGV[2]) or (answer and not (answer == 'dead' and state == 'dead')) then
+    return redis.error_reply('EMQSTALE complete token mismatch')
+  end
+end
+local ceiling = touch_ending(p, id, group)
+local erased = {KEYS[2]}
+for _, name in ipairs({'logs', 'dependencies', 'processed', 'failed', 'unsuccessful'}) do
+  erased[#erased + 1] = KEYS[2] .. ':' .. name
+end
+redis.call('EXISTS', unpack(erased))
+redis.call('HGET', p .. 'metrics:completed', 'count')
+
+end_claim(p, id, group, ceiling)
+if not attempts then return 0 end
+redis.call('ZREM', p .. 'dead', id)
+redis.call('UNLINK', unpack(erased))
+redis.call('HINCRBY', p .. 'metrics:completed', 'count', 1)
+return 1

@@ -1,0 +1,27 @@
+-- extend_locks: a lease keeper's extension of all that it holds. Never shortens a lease, never revives one that was reaped.
+-- Marks each job as held by a keeper (`lock`, twice the lease), so that nobody removes it.
+-- KEYS[1] emq:{q}:active
+-- ARGV[1] emq:{q}:
+-- ARGV[2] lease_ms  from now, on the server's clock
+-- ARGV[3...] id, token  pairs; a token may be `token:random`, which also fences by the row's `held`
+-- returns list of the ids that could not be extended: stale, gone, or not active
+-- include: now
+-- include: chunks
+-- include: held
+local p, lease = ARGV[1], tonumber(ARGV[2])
+local deadline = now_ms() + lease
+local lost, leases, marks = {}, {}, {}
+for i = 3, #ARGV, 2 do
+  local id, token = ARGV[i], ARGV[i + 1]
+  local row = redis.call('HMGET', p .. 'job:' .. id, 'attempts', 'held')
+  redis.call('EXISTS', p .. 'job:' .. id .. ':lock')
+  if not row[1] or is_stale(row[1], row[2], token) or not redis.call('ZSCORE', KEYS[1], id) then
+    lost[#lost + 1] = id
+  else
+    leases[#leases + 1], leases[#leases + 2] = deadline, id
+    marks[#marks + 1] = {p .. 'job:' .. id .. ':lock', token_of(token)}
+  end
+end
+in_chunks(leases, function(...) redis.call('ZADD', KEYS[1], 'XX', 'GT', ...) end)
+for _, mark in ipairs(marks) do redis.call('SET', mark[1], mark[2], 'PX', 2 * lease) end
+return lost

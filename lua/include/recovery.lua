@@ -1,0 +1,85 @@
+-- What promote, reap and the sweep share: many ids are read before the first write, then go back where they can be claimed.
+
+-- Reads the rows, and every key that the functions below may write for them.
+local function read_members(p, ids)
+  local members, touched = {}, {}
+  for i, id in ipairs(ids) do
+    local f = redis.call('HMGET', p .. 'job:' .. id, 'state', 'attempts', 'group', 'stalled')
+    local group = f[3]
+    members[i] = {id = id, state = f[1], exists = (f[1] or f[2]) and true or false, group = group, stalled = f[4]}
+    if group and not touched[group] then
+      touch_lane(p, group)
+      touched[group] = true
+    end
+  end
+  for _, name in ipairs({'active', 'pending', 'schedule', 'dead'}) do redis.call('ZCARD', p .. name) end
+  redis.call('EXISTS', p .. 'ready', p .. 'wake')
+  return members
+end
+
+local function scores(key, ids)
+  local all = {}
+  in_chunks(ids, function(...)
+    for _, score in ipairs(redis.call('ZMSCORE', key, ...)) do all[#all + 1] = score end
+  end)
+  return all
+end
+
+-- The rows of expired leases, and those of them that can run again: not gone, not dead, not waiting in the schedule.
+local function recoverable(p, expired)
+  local members, back = read_members(p, expired), {}
+  local scheduled = scores(p .. 'schedule', expired)
+  for i, member in ipairs(members) do
+    if member.exists and member.state ~= 'dead' and not (member.state == 'scheduled' and scheduled[i]) then
+      back[#back + 1] = member
+    end
+  end
+  return members, back
+end
+
+local function ids_of(members)
+  local ids = {}
+  for i, member in ipairs(members) do ids[i] = member.id end
+  return ids
+end
+
+local function remove(key, members)
+  in_chunks(ids_of(members), function(...) redis.call('ZREM', key, ...) end)
+end
+
+local function add(key, members)
+  local scored = {}
+  for i, member in ipairs(members) do scored[2 * i - 1], scored[2 * i] = 0, member.id end
+  in_chunks(scored, function(...) redis.call('ZADD', key, ...) end)
+end
+
+-- Takes members that are in active out of it and frees their groups' slots.
+local function drop_leases(p, members)
+  remove(p .. 'active', members)
+  for _, member in ipairs(members) do
+    if member.group then free_slot(p, member.group, 1) end
+  end
+end
+
+-- A grouped job goes back to its lane, a flat one to pending. The row is written pending whether or not one was there: a
+-- ghost gets a skeleton row, as in the seeds.
+local function put_back(p, members)
+  local flat = {}
+  for _, member in ipairs(members) do
+    redis.call('HSET', p .. 'job:' .. member.id, 'state', 'pending')
+    if member.group then
+      redis.call('ZADD', lane_key(p, member.group), 0, member.id)
+    else
+      flat[#flat + 1] = member
+    end
+  end
+  add(p .. 'pending', flat)
+  wake_flat(p, #flat)
+end
+
+-- Last, when slots are free and jobs are back: each job that did either offers its lane once.
+local function offer_lanes(p, members)
+  for _, member in ipairs(members) do
+    if member.group then offer(p, member.group) end
+  end
+end
