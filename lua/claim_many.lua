@@ -13,8 +13,8 @@
 -- ARGV[5] random  of this claim, without spaces or colons
 -- ARGV[6] max_crashes
 -- ARGV[7] suspects  1 when this process has no suspect in hand, else 0
--- returns {number, why, {id, payload or nil, token, group or '', failures, crashes, …}, {buried id, last_error, …}}
--- returns why = ok | paused | ceiling | replayed
+-- returns {number, why, random, {id, payload or nil, token, group or '', failures, crashes, …}, {buried id, last_error, …}}
+-- returns why = ok | paused | ceiling | suspects (passed over, still there) | replayed; random is that of the claim in the reply
 -- include: now
 -- include: chunks
 -- include: lane
@@ -29,13 +29,13 @@ local claim = {p = p, active = KEYS[2], ring = KEYS[3], now = now, room = math.m
 local receipt = redis.call('GET', KEYS[5])
 if (receipt_number(receipt) or 0) > read then return replay(p, KEYS[2], receipt, now + lease) end
 local meta = redis.call('HMGET', KEYS[4], 'paused', 'concurrency', 'max', 'window_ms', 'flat_turn')
-if meta[1] then return {read, 'paused', {}, {}} end
+if meta[1] then return {read, 'paused', random, {}, {}} end
 local busy = redis.call('ZCARD', KEYS[2])
 if tonumber(meta[2]) then claim.room = math.min(claim.room, tonumber(meta[2]) - busy) end
 local started = tonumber(redis.call('GET', p .. 'limiter')) or 0
 local limited = tonumber(meta[3]) and tonumber(meta[4])
 if limited then claim.room = math.min(claim.room, tonumber(meta[3]) - started) end
-if claim.room <= 0 then return {read, tonumber(ARGV[3]) > 0 and 'ceiling' or 'ok', {}, {}} end
+if claim.room <= 0 then return {read, tonumber(ARGV[3]) > 0 and 'ceiling' or 'ok', random, {}, {}} end
 claim.look = claim.room + 4096
 
 -- Flat pending takes its turn among the lanes as one of them: after as many turns of lanes as the ring is long.
@@ -129,4 +129,5 @@ if flat_depth > 0 and rot.length > 0 and since ~= tonumber(meta[5]) then redis.c
 if #claim.take < claim.room and (flat.gone or 0) == flat_depth and redis.call('EXISTS', KEYS[3]) == 0 then
   redis.call('DEL', p .. 'ready', p .. 'wake')
 end
-return {#claim.take > 0 and read + 1 or read, 'ok', jobs, buried}
+local why = claim.passed and #claim.take < claim.room and 'suspects' or 'ok'
+return {#claim.take > 0 and read + 1 or read, why, random, jobs, buried}

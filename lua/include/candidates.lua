@@ -53,7 +53,9 @@ local function next_job(claim, c, lane)
     if not id then return nil end
     claim.looked = claim.looked + 1
     local what, row = judge(claim, id, lane, score)
-    if what ~= 'pass' then
+    if what == 'pass' then
+      claim.passed = true
+    else
       c.gone = (c.gone or 0) + 1
       claim[what][#claim[what] + 1] = row
       if what == 'take' then return row end

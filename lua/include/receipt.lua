@@ -22,5 +22,5 @@ local function replay(p, active, receipt, deadline)
     end
   end
   if #leases > 0 then redis.call('ZADD', active, 'XX', 'GT', unpack(leases)) end
-  return {tonumber(words[1]), 'replayed', jobs, {}}
+  return {tonumber(words[1]), 'replayed', words[2], jobs, {}}
 end
