@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-_SHOWN_CHARACTERS = 80
+_SHOWN_CHARACTERS = 60
+_SHOWN_BITS = 128
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 class EchoMQError(Exception):
@@ -76,7 +78,7 @@ class FenceRefused(EchoMQError):
 
     def __str__(self) -> str:
         return (
-            f"wire version fence {{emq}}:version: expected {_shown(self.expected)}, the server has {_shown(self.found)}"
+            f"wire version fence {{emq}}:version: expected {shown(self.expected)}, the server has {shown(self.found)}"
         )
 
 
@@ -166,10 +168,22 @@ def refusal(text: str) -> Refused | None:
     return None if refused is None else refused(text)
 
 
+def shown(value: object) -> str:
+    """A refused value as an error's text may show it: printable ASCII, one line, at most 80 characters. Never raises.
+
+    Texts and numbers are shown, cut; anything else by its type alone. Not for payloads or secrets.
+    """
+    if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
+        return f"of {value.bit_length()} bits"
+    if type(value) not in _PLAIN:
+        return f"of type {_cut(ascii(type(value).__name__)[1:-1])}"
+    # Of a text of many megabytes only the beginning is looked at.
+    return _cut(ascii(value[: _SHOWN_CHARACTERS + 1] if isinstance(value, str) else value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
 def _first_word(text: str) -> str:
     return text.split(maxsplit=1)[0] if text.strip() else ""
-
-
-def _shown(value: str) -> str:
-    shown = ascii(value)
-    return shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}..."

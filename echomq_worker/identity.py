@@ -16,7 +16,7 @@ import re
 import threading
 
 from echomq_worker.clock import Clock, SystemClock
-from echomq_worker.errors import InvalidArgument, InvalidId
+from echomq_worker.errors import InvalidArgument, InvalidId, shown
 
 JOB = "JOB"
 EPOCH_MS = 1_704_067_200_000
@@ -32,7 +32,6 @@ _LARGEST = "AzL8n0Y58m7"
 _SHAPE = re.compile(r"[A-Z]{3}[0-9A-Za-z]{11}")
 _NAMESPACE = re.compile(r"[A-Z]{3}")
 _EXPECTED = f"three letters A-Z and 11 base62 characters, at most {_LARGEST}"
-_SHOWN_CHARACTERS = 40
 
 _NODE_SHIFT = 12
 _TIME_SHIFT = 22
@@ -45,7 +44,7 @@ def encode(namespace: str, snowflake: int) -> str:
     """The branded id of a namespace (three letters `A-Z`) and an integer of 0..2^63-1; InvalidId for anything else."""
     _check_namespace(namespace)
     if not _is_integer(snowflake, MAX_SNOWFLAKE):
-        raise InvalidId(f"snowflake {_shown(snowflake)}: expected an integer of 0..2^63-1")
+        raise InvalidId(f"snowflake {shown(snowflake)}: expected an integer of 0..2^63-1")
     return namespace + _base62(snowflake)
 
 
@@ -66,7 +65,7 @@ def is_branded(id: object) -> bool:
 def check_id(id: str) -> str:
     """The id itself when it is well-formed; InvalidId when not. The namespace is the script's to refuse (EMQKIND)."""
     if not is_branded(id):
-        raise InvalidId(f"id {_shown(id)}: expected {_EXPECTED}")
+        raise InvalidId(f"id {shown(id)}: expected {_EXPECTED}")
     return id
 
 
@@ -124,7 +123,7 @@ class Mint:
 
     def __init__(self, clock: Clock, node_id: int | None = None) -> None:
         if node_id is not None and not _is_integer(node_id, MAX_NODE_ID):
-            raise InvalidArgument(f"node_id {_shown(node_id)}: expected 0..{MAX_NODE_ID}")
+            raise InvalidArgument(f"node_id {shown(node_id)}: expected 0..{MAX_NODE_ID}")
         self._clock = clock
         self._drawn = node_id is None
         self._node = default_node_id() if node_id is None else node_id
@@ -229,13 +228,4 @@ def _is_integer(value: object, largest: int) -> bool:
 
 def _check_namespace(namespace: object) -> None:
     if not isinstance(namespace, str) or _NAMESPACE.fullmatch(namespace) is None:
-        raise InvalidId(f"namespace {_shown(namespace)}: expected three letters A-Z")
-
-
-def _shown(value: object) -> str:
-    if not isinstance(value, str | int):
-        return f"of type {type(value).__name__}"
-    if isinstance(value, int) and value.bit_length() > 128:
-        return f"of {value.bit_length()} bits"
-    shown = ascii(value)
-    return shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}..."
+        raise InvalidId(f"namespace {shown(namespace)}: expected three letters A-Z")

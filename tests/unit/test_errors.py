@@ -14,6 +14,7 @@ from echomq_worker import errors
 
 
 def all_errors() -> list[type[BaseException]]:
+    """Every exception class that the module defines."""
     return [
         member
         for _, member in inspect.getmembers(errors, inspect.isclass)
@@ -82,7 +83,7 @@ def test_a_refusal_is_mapped_by_its_first_word(text: str, expected: type[errors.
     found = errors.refusal(text)
     assert type(found) is expected
     assert str(found) == text
-    assert found.code == text.split()[0]
+    assert found.code == text.partition(" ")[0]
 
 
 @pytest.mark.parametrize(
@@ -128,6 +129,48 @@ def test_a_strange_fence_value_stays_one_short_printable_line() -> None:
     text = str(errors.FenceRefused("echomq:3.0.0", "\x1b[31m\n" * 10_000))
     assert text.isprintable()
     assert len(text) < 250
+
+
+class Odd(str):
+    """A text whose repr fails."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("emails", "'emails'"),
+        ("größe\n", "'gr\\xf6\\xdfe\\n'"),
+        (-1, "-1"),
+        (1.5, "1.5"),
+        (None, "None"),
+        (True, "True"),
+        (1 << 50_000, "of 50001 bits"),
+        (b"payload", "of type bytes"),
+        (["payload"], "of type list"),
+        (type("Größe", (), {})(), "of type Gr\\xf6\\xdfe"),
+        ("x" * 59, "'" + "x" * 59 + "..."),
+        ("x" * 58, "'" + "x" * 58 + "'"),
+        (Odd("emails"), "of type Odd"),
+    ],
+    ids=range(13),
+)
+def test_a_refused_value_is_shown_in_a_short_printable_line(value: object, expected: str) -> None:
+    """What an error's text shows of a value that was refused."""
+    assert errors.shown(value) == expected
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=[])) | st.integers() | st.floats() | st.binary())
+def test_every_value_can_be_shown(value: object) -> None:
+    """Whatever was passed, what is shown is printable, short, and has a UTF-8 form."""
+    text = errors.shown(value)
+    assert text.isprintable()
+    assert text.isascii()
+    assert len(text) <= 80
 
 
 @pytest.mark.parametrize("kind", [errors.ServerError, errors.Unavailable])
