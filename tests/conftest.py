@@ -1,11 +1,12 @@
 """Fixtures for all tests: a real server, and the guards around each test.
 
-The guards are one fixture, so that their order is written down: what is set up first is looked at last, when
+The order of the guards is written down, not left to their names: what is set up first is looked at last, when
 everything that the test used is closed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
@@ -23,25 +24,36 @@ def _is_async(function: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(inner)
 
 
-@pytest.fixture
-async def _no_tasks_left() -> AsyncIterator[None]:
-    async with guards.no_tasks_left():
-        yield
+def _exempt(request: pytest.FixtureRequest) -> set[str]:
+    return {mark.name for mark in request.node.iter_markers()}
 
 
 @pytest.fixture(autouse=True)
 def _guards(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Environment, threads, blocking calls, tasks: around every test."""
-    exempt = {mark.name for mark in request.node.iter_markers()}
+    """Environment, threads, blocking calls: around every test."""
+    exempt = _exempt(request)
     with ExitStack() as stack:
         stack.enter_context(guards.clean_environment())
         if "leaves_tasks" not in exempt:
             stack.enter_context(guards.no_threads_left())
         if "blocks" not in exempt:
             stack.enter_context(guards.blocking_refused())
-        if _is_async(request.function) and "leaves_tasks" not in exempt:
-            request.getfixturevalue("_no_tasks_left")
         yield
+
+
+@pytest.fixture
+async def _no_tasks_left(_guards: None) -> AsyncIterator[None]:
+    async with guards.no_tasks_left():
+        yield
+    # Its idle threads are the loop's own, not left by the test.
+    await asyncio.get_running_loop().shutdown_default_executor()
+
+
+@pytest.fixture(autouse=True)
+def _task_guard(request: pytest.FixtureRequest, _guards: None) -> None:
+    """Tasks: around every test that has an event loop; the others need none for it."""
+    if _is_async(request.function) and "leaves_tasks" not in _exempt(request):
+        request.getfixturevalue("_no_tasks_left")
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +68,7 @@ def server() -> Iterator[ValkeyServer]:
 def url(server: ValkeyServer, request: pytest.FixtureRequest) -> Iterator[str]:
     """Address of the session's server, emptied; afterwards no connection is left open, and no key out of the table."""
     server.admin.flushall()
-    exempt = {mark.name for mark in request.node.iter_markers()}
+    exempt = _exempt(request)
     with ExitStack() as stack:
         if "leaves_keys" not in exempt:
             stack.enter_context(guards.only_protocol_keys(server.admin))

@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 
@@ -20,11 +20,11 @@ def _late(sentence: str, deadline_s: float, last: object) -> AssertionError:
     return AssertionError(f"not within {deadline_s:g} s: {sentence} (last seen: {last!r})")
 
 
-async def wait_until(
-    predicate: Callable[[], T | Awaitable[T]],
-    sentence: str,
-    deadline_s: float = 5.0,
-) -> T:
+@overload
+async def wait_until(predicate: Callable[[], Awaitable[T]], sentence: str, deadline_s: float = 5.0) -> T: ...
+@overload
+async def wait_until(predicate: Callable[[], T], sentence: str, deadline_s: float = 5.0) -> T: ...
+async def wait_until(predicate: Callable[[], Any], sentence: str, deadline_s: float = 5.0) -> Any:
     """Ask `predicate` (plain or async) every 5 ms until it is true and return its value.
 
     AssertionError with `sentence` and the last value when `deadline_s` seconds are over.
@@ -32,7 +32,7 @@ async def wait_until(
     deadline = time.monotonic() + deadline_s
     while True:
         value = predicate()
-        seen: T = await value if inspect.isawaitable(value) else value
+        seen = await value if inspect.isawaitable(value) else value
         if seen:
             return seen
         if time.monotonic() >= deadline:
