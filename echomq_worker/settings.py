@@ -11,7 +11,6 @@ import difflib
 import os
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from annotated_types import Ge, Le
 from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, SecretStr, ValidationError, model_validator
@@ -22,7 +21,6 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from echomq_worker.errors import ConfigError
 
 PREFIX = "ECHOMQ_"
-MASK = "***"
 DAY_MS = 86_400_000
 URL_FORMS = "redis://host:6379/0, rediss://… or unix:///path"
 _SHOWN_CHARACTERS = 60
@@ -126,8 +124,10 @@ def variable(name: str) -> str:
 
 def effective(settings: Settings) -> dict[str, object]:
     """Every setting with the value in force, for the line at start; passwords masked."""
+    from echomq_worker.endpoint import mask
+
     values: dict[str, object] = dict(settings)
-    values["url"] = None if settings.url is None else mask_url(settings.url.get_secret_value())
+    values["url"] = None if settings.url is None else mask(settings.url.get_secret_value())
     return values
 
 
@@ -141,22 +141,6 @@ def unknown_variables(environ: Iterable[str] | None = None) -> list[str]:
             hint = f"did you mean {PREFIX}{near[0]}?" if near else "it is ignored"
             warnings.append(f"{_shown(name, quotes=False)} is not a setting: {hint}")
     return warnings
-
-
-def mask_url(url: str) -> str:
-    """`url` with its password, also one in the query, replaced by `***`; `***` alone when it cannot be read."""
-    try:
-        parts = urlsplit(url)
-        host = parts.netloc.rpartition("@")[2]
-    except ValueError:
-        return MASK
-    if not parts.scheme or ("@" in url and "@" not in parts.netloc):
-        return MASK
-    user = quote(parts.username or "", safe="%")
-    credentials = f"{user}:{MASK}@" if parts.password is not None else (f"{user}@" if "@" in parts.netloc else "")
-    query = [(key, MASK if "pass" in key.lower() else value) for key, value in parse_qsl(parts.query)]
-    tail = f"?{urlencode(query, safe='*/')}" if query else ""
-    return f"{parts.scheme}://{credentials}{host}{parts.path}{tail}"
 
 
 def _line(data: object, detail: ErrorDetails) -> str:

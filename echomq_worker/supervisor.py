@@ -1,8 +1,8 @@
 """Several worker processes under one: `run --processes N`.
 
 Source: issue "A worker that runs jobs", Daemon and CLI; user-needs 53, 57, 97, 98. Children stand in process groups
-of their own, so that a signal for the whole group (a terminal, `tini -g`) reaches this process alone and is passed on
-once. Each child holds a pipe of ours as its standard input: when we die, however, it reads the end of it and shuts down.
+of their own: a signal for the whole group (a terminal, `tini -g`) reaches this process alone and is passed on once.
+Each child holds a pipe of ours as its standard input: when we die, however, it reads the end of it and shuts down.
 """
 
 from __future__ import annotations
