@@ -1,0 +1,122 @@
+"""Several connectors behind the interface of one, for producers (the seeds' `:via`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from operator import attrgetter
+from types import TracebackType
+from typing import Any, Self
+
+from echomq_worker.clock import Clock
+from echomq_worker.connector import Connector
+from echomq_worker.errors import ConfigError
+
+_PENDING = attrgetter("pending")
+
+
+class Pool:
+    """`size` connectors; each call goes to the one with the fewest unanswered calls."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        size: int = 4,
+        wire_version: str = "echomq:3.0.0",
+        connect_timeout_ms: int = 5000,
+        command_timeout_ms: int = 5000,
+        clock: Clock | None = None,
+        name: str = "echomq",
+    ) -> None:
+        """Raise ConfigError for a size, URL or timeout that cannot be used; nothing is connected yet."""
+        if size < 1:
+            raise ConfigError(f"size of the pool: {size}, expected 1 or more")
+        self._connectors = [
+            Connector(
+                url,
+                wire_version=wire_version,
+                connect_timeout_ms=connect_timeout_ms,
+                command_timeout_ms=command_timeout_ms,
+                clock=clock,
+                name=name,
+            )
+            for _ in range(size)
+        ]
+
+    @property
+    def connectors(self) -> Sequence[Connector]:
+        """The connectors, for tests and for `check`."""
+        return tuple(self._connectors)
+
+    @property
+    def url_safe(self) -> str:
+        """The URL with its secrets masked."""
+        return self._connectors[0].url_safe
+
+    @property
+    def pending(self) -> int:
+        """Unanswered calls and pipelines of all connectors."""
+        return sum(map(_PENDING, self._connectors))
+
+    @property
+    def connected(self) -> bool:
+        """Whether every connection stands, as far as is known."""
+        return all(connector.connected for connector in self._connectors)
+
+    async def open(self) -> None:
+        """Connect all; raises what the first one that fails raises (see Connector.open)."""
+        outcomes = await asyncio.gather(*(connector.open() for connector in self._connectors), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def call(self, *args: Any) -> Any:
+        """Send one command over the least busy connection; see Connector.call."""
+        return await min(self._connectors, key=_PENDING).call(*args)
+
+    async def pipeline(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Send a pipeline over the least busy connection; see Connector.pipeline."""
+        return await min(self._connectors, key=_PENDING).pipeline(commands)
+
+    async def aclose(self) -> None:
+        """Close all connections; may be called again."""
+        await asyncio.gather(*(connector.aclose() for connector in self._connectors))
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.open()
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+@asynccontextmanager
+async def connect_pool(
+    url: str,
+    *,
+    size: int = 4,
+    wire_version: str = "echomq:3.0.0",
+    connect_timeout_ms: int = 5000,
+    command_timeout_ms: int = 5000,
+    clock: Clock | None = None,
+    name: str = "echomq",
+) -> AsyncIterator[Pool]:
+    """Open a Pool for the length of a block; arguments and errors as in `connect`, `size` connections."""
+    async with Pool(
+        url,
+        size=size,
+        wire_version=wire_version,
+        connect_timeout_ms=connect_timeout_ms,
+        command_timeout_ms=command_timeout_ms,
+        clock=clock,
+        name=name,
+    ) as pool:
+        yield pool
