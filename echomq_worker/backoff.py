@@ -1,7 +1,8 @@
 """Backoff as a value: (policy, attempt) to a delay in milliseconds, without a clock and without sleeping.
 
 Source: the seeds (`EchoMQ.Backoff`, its guards and its doctest values). The wire carries a literal number; a caller
-that wants a curve computes it here. A job's retry is indexed by its failures + 1, a degraded loop's sleep by its streak of beats.
+that wants a curve computes it here. A job's retry is indexed by its failures + 1, a degraded loop's sleep by its
+streak of beats.
 
 >>> delay_ms(Exponential(100, 10_000), 1)
 100
@@ -60,7 +61,8 @@ def delay_ms(policy: Policy, attempt: int, draw: Callable[[int], int] | None = N
     """The policy's delay in whole milliseconds before the next attempt; exact, and quick, at any attempt of 1 or more.
 
     `draw(bound)` gives the uniform integer of 0..bound that Jitter needs; without it the system's randomness does. It
-    is not asked when the bound is 0. InvalidArgument for what is no policy, an attempt below 1, a draw outside its bound.
+    is not asked when the bound is 0. InvalidArgument for what is no policy, for an attempt below 1, and for a draw
+    outside its bound.
     """
     _check_policy(policy, "policy")
     _at_least(1, attempt, "attempt")
