@@ -1,0 +1,128 @@
+"""What matters is a gate: sizes, docstrings, reasons beside exceptions, and what the built package holds.
+
+Source: design section 1 (no file over 400 lines, no function over 50), style anchor 19. A change that would raise a
+limit splits instead. Import directions are import-linter's, see pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+FOLDERS = ("echomq_worker", "tests", "bench", "examples")
+FILE_LINES = 400
+FUNCTION_LINES = 50
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+# An exception to a rule, and two words or more that say why.
+EXCEPTION = re.compile(r"#\s*(noqa|type:\s*ignore|pragma:\s*no)\b")
+REASONED = re.compile(
+    r"#\s*(noqa:\s*[A-Z]+\d+(,\s*[A-Z]+\d+)*\s+-|type:\s*ignore\[[a-z, -]+\]\s+#|pragma:\s*no (cover|branch)\s+-)"
+    r"\s*\S+\s+\S+"
+)
+
+
+def python_files() -> list[Path]:
+    """All Python of the project."""
+    return sorted(path for folder in FOLDERS for path in (PROJECT / folder).rglob("*.py"))
+
+
+def functions(tree: ast.AST) -> Iterator[Function]:
+    """Every function in it, nested ones too."""
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def long_files(sizes: dict[str, int]) -> list[str]:
+    """The files over the limit, with their size."""
+    return [f"{name}: {lines} lines, at most {FILE_LINES}" for name, lines in sizes.items() if lines > FILE_LINES]
+
+
+def long_functions(name: str, source: str) -> list[str]:
+    """The functions over the limit, with their size, the decorators not counted."""
+    return [
+        f"{name}:{node.lineno} {node.name}: {lines} lines, at most {FUNCTION_LINES}"
+        for node in functions(ast.parse(source))
+        if (lines := (node.end_lineno or 0) - node.lineno + 1) > FUNCTION_LINES
+    ]
+
+
+def silent_tests(name: str, source: str) -> list[str]:
+    """The tests without a docstring."""
+    return [
+        f"{name}:{node.lineno} {node.name}: no docstring, expected the promise it shows"
+        for node in functions(ast.parse(source))
+        if node.name.startswith("test_") and not ast.get_docstring(node)
+    ]
+
+
+def unexplained(name: str, source: str) -> list[str]:
+    """The lines that switch a rule off and do not say why."""
+    return [
+        f"{name}:{number}: {line.strip()}: no reason beside it"
+        for number, line in enumerate(source.splitlines(), 1)
+        if EXCEPTION.search(line) and not REASONED.search(line)
+    ]
+
+
+def test_no_file_is_too_long() -> None:
+    """No file of Python or Lua has more than 400 lines."""
+    paths = [*python_files(), *(PROJECT / "lua").rglob("*.lua")]
+    sizes = {str(path.relative_to(PROJECT)): len(path.read_text().splitlines()) for path in paths}
+    assert long_files(sizes) == []
+    assert len(sizes) > 50
+
+
+@pytest.mark.parametrize("check", [long_functions, unexplained, silent_tests])
+def test_rules_that_no_linter_has(check: object) -> None:
+    """No function has more than 50 lines, no rule is switched off without a reason, no test is without its promise."""
+    assert callable(check)
+    found = [line for path in python_files() for line in check(str(path.relative_to(PROJECT)), path.read_text())]
+    assert found == []
+
+
+def test_the_gates_can_fail() -> None:
+    """Each check names what breaks its rule."""
+    body = "    x = 1\n" * FUNCTION_LINES
+    assert long_files({"a.py": FILE_LINES, "b.py": FILE_LINES + 1}) == ["b.py: 401 lines, at most 400"]
+    assert long_functions("a.py", f"async def f():\n{body}") == ["a.py:1 f: 51 lines, at most 50"]
+    assert long_functions("a.py", f"@d\ndef f():\n{body[10:]}") == []
+    silent = "class T:\n    def test_it(self): pass\ndef helper(): pass\ndef test_b():\n    '''It holds.'''\n"
+    assert silent_tests("a.py", silent) == ["a.py:2 test_it: no docstring, expected the promise it shows"]
+    mark = "# no" + "qa"
+    source = f"a  {mark}\nb  {mark}: S101\nc  {mark}: S101 - a test speaks\nd  # type: " + "ignore[misc]  # as above\n"
+    assert unexplained("a.py", source) == [
+        f"a.py:1: a  {mark}: no reason beside it",
+        f"a.py:2: b  {mark}: S101: no reason beside it",
+    ]
+
+
+def test_the_built_package_holds_every_script(tmp_path: Path) -> None:
+    """A wheel made from the source archive has all Lua as files, includes too, the typing marker and the program."""
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(PROJECT)]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        scripts = {path.relative_to(PROJECT / "lua"): path.read_bytes() for path in (PROJECT / "lua").rglob("*.lua")}
+        assert {path.parent.name for path in scripts} == {"", "include"}
+        packed = {path: archive.read(f"echomq_worker/lua/{path}") for path in scripts}
+        names = archive.namelist()
+        entry_points = archive.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
+    assert packed == scripts
+    assert "echomq_worker/py.typed" in names
+    assert "echomq-worker = echomq_worker.cli:main" in entry_points
+    assert not [name for name in names if name.startswith("tests/") or name.endswith(".pyc")]
+
+
+def test_scripts_are_found_where_the_package_is() -> None:
+    """The link into the package leads to the scripts of the source tree."""
+    assert (PROJECT / "echomq_worker" / "lua").resolve() == PROJECT / "lua"
