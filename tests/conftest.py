@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import redis.asyncio
+from hypothesis import settings
 
 from tests.support import guards
 from tests.support.valkey import OwnServer, ValkeyServer, raw_client
+
+
+# No deadline for one example: the machine is shared. In CI the same examples every time.
+settings.register_profile("tests", deadline=None, derandomize="CI" in os.environ, database=None)
+settings.load_profile("tests")
 
 
 def _is_async(function: Callable[..., object]) -> bool:

@@ -57,14 +57,16 @@ class KeyFact:
 
 
 def key_facts(client: redis.Redis) -> list[KeyFact]:
-    """Every key of the server."""
-    facts = []
-    for key in sorted(client.scan_iter(count=1000)):
-        kind, ttl_ms = client.type(key), client.pttl(key)
-        # -2 and none: it has expired since the scan.
-        if ttl_ms != -2:
-            facts.append(KeyFact(text(key), text(kind), ttl_ms))
-    return facts
+    """Every key of the server, in order of the names; two round trips for a hundred thousand of them as for one."""
+    keys = sorted(client.keys())
+    pipeline = client.pipeline(transaction=False)
+    for key in keys:
+        pipeline.type(key)
+        pipeline.pttl(key)
+    replies: list[Any] = pipeline.execute()
+    facts = zip(keys, replies[::2], replies[1::2], strict=True)
+    # -2: it has expired since it was listed.
+    return [KeyFact(text(key), text(kind), ttl_ms) for key, kind, ttl_ms in facts if ttl_ms != -2]
 
 
 def complaints(facts: Iterable[KeyFact]) -> list[str]:
