@@ -20,7 +20,6 @@ from hypothesis import settings
 from tests.support import guards
 from tests.support.valkey import OwnServer, ValkeyServer, raw_client
 
-
 # No deadline for one example: the machine is shared. In CI the same examples every time.
 settings.register_profile("tests", deadline=None, derandomize="CI" in os.environ, database=None)
 settings.load_profile("tests")
