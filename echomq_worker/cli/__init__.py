@@ -1,0 +1,109 @@
+"""The command line: `echomq-worker`. This module maps what can go wrong to exit codes and one line on stderr.
+
+Source: issue "A worker that runs jobs", Daemon and CLI; user-needs 57, 92 to 95. Each command imports what it needs
+when it runs; `ping` needs next to nothing, for it is run every few seconds in every container.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from enum import IntEnum
+
+from echomq_worker.errors import (
+    AuthenticationFailed,
+    ConfigError,
+    EchoMQError,
+    FenceRefused,
+    InvalidArgument,
+    InvalidId,
+    InvalidQueueName,
+    KindRefused,
+    ServerError,
+    WireError,
+)
+
+
+class Exit(IntEnum):
+    """What the process's exit code says."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    SERVER = 3
+    FENCE = 4
+    INTERRUPTED = 130
+
+
+class HandlersFailed(ConfigError):
+    """The user's module raised while it was imported; the cause is what it raised."""
+
+
+_CODES: tuple[tuple[type[EchoMQError], Exit], ...] = (
+    (FenceRefused, Exit.FENCE),
+    (ConfigError, Exit.USAGE),
+    (InvalidArgument, Exit.USAGE),
+    (InvalidId, Exit.USAGE),
+    (InvalidQueueName, Exit.USAGE),
+    (KindRefused, Exit.USAGE),
+    (AuthenticationFailed, Exit.SERVER),
+    (WireError, Exit.SERVER),
+    (ServerError, Exit.SERVER),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line (default: the process's own) and return the exit code: see `Exit`."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except BrokenPipeError:
+        # The reader of our output has gone; without this the interpreter's last flush would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.FAILED
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except EchoMQError as error:
+        return _told(error)
+    except BaseExceptionGroup as group:
+        known = _only_ours(group)
+        if known is None:
+            raise
+        return _told(known)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if arguments[:1] == ["ping"]:
+        from echomq_worker.cli.ping import quick_ping
+
+        answered = quick_ping(arguments[1:])
+        if answered is not None:
+            return answered
+    from echomq_worker.cli.app import run_app
+
+    return run_app(arguments)
+
+
+def _told(error: EchoMQError) -> int:
+    if isinstance(error, HandlersFailed) and error.__cause__ is not None:
+        import traceback
+
+        traceback.print_exception(error.__cause__)
+    say_error(str(error))
+    return next((code for kind, code in _CODES if isinstance(error, kind)), Exit.FAILED)
+
+
+def say_error(text: str) -> None:
+    """One line on stderr; line breaks and control characters of a server or a user's module do not get through."""
+    line = "".join(character if character.isprintable() else " " for character in text)
+    sys.stderr.write(f"echomq-worker: {line}\n")
+
+
+def _only_ours(group: BaseExceptionGroup[BaseException]) -> EchoMQError | None:
+    """The first error of a group that holds nothing but errors of ours: what a task group makes of one failure."""
+    ours, rest = group.split(EchoMQError)
+    error: BaseException | None = ours if rest is None else None
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error if isinstance(error, EchoMQError) else None

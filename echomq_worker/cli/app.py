@@ -1,0 +1,102 @@
+"""The command line's shape: which commands there are. What they do is in a module each, imported when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from echomq_worker.cli import Exit, say_error
+from echomq_worker.cli.check import check
+from echomq_worker.cli.common import Url
+from echomq_worker.cli.enqueue import enqueue
+from echomq_worker.cli.job import job_app
+from echomq_worker.cli.ping import DEFAULT_TIMEOUT_MS, slow_ping
+from echomq_worker.cli.queue import queue_app
+from echomq_worker.cli.repeat import repeat_app
+from echomq_worker.cli.run import run
+
+# What typer raises for a wrong command line; which package it comes from depends on typer's version.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+def make_app() -> typer.Typer:
+    """All commands."""
+    app = typer.Typer(
+        name="echomq-worker",
+        help="A worker for EchoMQ job queues on Valkey.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    )
+    app.callback(invoke_without_command=True)(_root)
+    app.command("run")(run)
+    app.command("demo")(demo)
+    app.command("enqueue")(enqueue)
+    app.add_typer(repeat_app(), name="repeat")
+    app.add_typer(queue_app(), name="queue")
+    app.add_typer(job_app(), name="job")
+    app.command("check")(check)
+    app.command("ping")(ping)
+    return app
+
+
+def run_app(arguments: Sequence[str]) -> int:
+    """Run one command line; a wrong one is a line on stderr and 2. Errors of ours are raised."""
+    command = typer.main.get_command(make_app())
+    try:
+        answer = command.main(
+            args=list(arguments), prog_name="echomq-worker", standalone_mode=False, obj=tuple(arguments)
+        )
+    except _UsageError as error:
+        say_error(f"{_said(error)} (see echomq-worker {_where(error)}--help)")
+        return Exit.USAGE
+    except typer.Abort:
+        return Exit.INTERRUPTED
+    return answer if isinstance(answer, int) else Exit.OK
+
+
+def _said(error: Exception) -> str:
+    told = getattr(error, "format_message", None)
+    return str(told() if callable(told) else error).rstrip(".")
+
+
+def _where(error: Exception) -> str:
+    path = getattr(getattr(error, "ctx", None), "command_path", "")
+    inner = path.removeprefix("echomq-worker").strip()
+    return f"{inner} " if inner else ""
+
+
+def _root(
+    context: typer.Context,
+    *,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        from echomq_worker import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit(Exit.OK)
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(Exit.USAGE)
+
+
+def demo() -> None:
+    """Start a private Valkey and a worker, watch a dozen jobs live and see what becomes of each (under 20 s)."""
+    from echomq_worker.cli.demo import run_demo
+
+    raise typer.Exit(run_demo())
+
+
+def ping(
+    *,
+    url: Url = None,
+    timeout_ms: Annotated[
+        int, typer.Option("--timeout-ms", metavar="MS", help="The limit for connecting, and for the answer.")
+    ] = DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Ask the server for a pong: reachable, login taken, wire version as expected. For container health checks."""
+    slow_ping(url, timeout_ms)

@@ -1,0 +1,132 @@
+"""`check`: would it run? The settings, the handlers, and what the server says of itself.
+
+Source: issue "A worker that runs jobs", Daemon and CLI; user-needs 78 (skew), 85 (eviction), 115 (defaults shown).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from echomq_worker.cli.common import AsJson, Url, connected, note, print_json, print_table, run_async, say, settings_for
+
+if TYPE_CHECKING:
+    from echomq_worker.connector import Connector
+    from echomq_worker.settings import Settings
+    from echomq_worker.worker import Worker
+
+SKEW_LIMIT_MS = 1_000
+_SAFE_POLICY = "noeviction"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What the server says: None where it does not tell; `skew_ms` is this host's clock minus its."""
+
+    url: str
+    version: str
+    fence: str
+    skew_ms: int
+    policy: str | None
+    append_only: bool | None
+
+
+def check(
+    target: Annotated[str, typer.Argument(metavar="MODULE:ATTR", help="The Worker to look at; nothing is run.")],
+    *,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check settings, handlers, server, wire version, clock skew and eviction policy; say what `run` would run."""
+    from echomq_worker.cli.load import load_worker
+    from echomq_worker.settings import effective, unknown_variables
+
+    settings = settings_for(url)
+    settings.require_url()
+    worker = load_worker(target)
+    facts = run_async(_ask(settings))
+    warnings = [*unknown_variables(), *complaints(facts)]
+    handlers = [_handler_row(worker, settings, index) for index in range(len(list(worker.handlers)))]
+    if as_json:
+        print_json(
+            {"settings": effective(settings), "handlers": handlers, "server": asdict(facts), "warnings": warnings}
+        )
+        return
+    say("settings")
+    print_table(("  name", "value"), [(f"  {name}", value) for name, value in effective(settings).items()])
+    say("server")
+    print_table(("  fact", "value"), [(f"  {name}", value) for name, value in asdict(facts).items()])
+    say(f"{target} would run")
+    headers = tuple(handlers[0])
+    print_table((f"  {headers[0]}", *headers[1:]), [(f"  {row['queue']}", *list(row.values())[1:]) for row in handlers])
+    for warning in warnings:
+        note(f"warning: {warning}")
+    say("ok" if not warnings else f"ok, with {len(warnings)} to look at")
+
+
+def complaints(facts: ServerFacts) -> list[str]:
+    """A sentence for everything about the server that can cost jobs or time."""
+    found = []
+    if abs(facts.skew_ms) > SKEW_LIMIT_MS:
+        found.append(f"this host's clock is {facts.skew_ms} ms off the server's: repeats fire by the host's")
+    if facts.policy is not None and facts.policy != _SAFE_POLICY:
+        found.append(f"maxmemory-policy is {facts.policy}: the server may delete jobs, expected {_SAFE_POLICY}")
+    if facts.append_only is False:
+        found.append("append-only file is off: what the server holds is gone after a restart")
+    return found
+
+
+async def _ask(settings: Settings) -> ServerFacts:
+    from echomq_worker.errors import EchoMQError
+    from echomq_worker.keyspace import FENCE_KEY
+
+    async with connected(settings) as connector:
+        try:
+            info = _read_info(await connector.call("INFO"))
+        except EchoMQError:
+            # A managed server may refuse it.
+            info = {}
+        fence = await connector.call("GET", FENCE_KEY)
+        return ServerFacts(
+            url=connector.url_safe,
+            version=info.get("valkey_version") or info.get("redis_version") or "unknown",
+            fence=(fence or b"").decode("utf-8", "backslashreplace"),
+            skew_ms=await connector.skew_ms(),
+            policy=await _policy(connector, info),
+            append_only=None if "aof_enabled" not in info else info["aof_enabled"] == "1",
+        )
+
+
+async def _policy(connector: Connector, info: dict[str, str]) -> str | None:
+    from echomq_worker.errors import EchoMQError
+
+    if "maxmemory_policy" in info:
+        return info["maxmemory_policy"]
+    try:
+        answer = await connector.call("CONFIG", "GET", "maxmemory-policy")
+    except EchoMQError:
+        return None
+    return answer[1].decode() if answer else None
+
+
+def _read_info(reply: bytes) -> dict[str, str]:
+    pairs = (line.partition(":") for line in reply.decode("utf-8", "replace").splitlines() if ":" in line)
+    return {name: value for name, _, value in pairs}
+
+
+def _handler_row(worker: Worker, settings: Settings, index: int) -> dict[str, Any]:
+    bound = list(worker.handlers)[index]
+    options = bound.options
+    return {
+        "queue": options.queue,
+        "handler": bound.name,
+        "kind": "async" if bound.is_async else "thread",
+        "concurrency": options.concurrency or settings.concurrency,
+        "consumers": options.consumers or 1,
+        "max_attempts": options.max_attempts or settings.max_attempts,
+        "retry": settings.retry_delay_ms if options.retry is None else options.retry,
+        "lease_ms": options.lease_ms or settings.lease_ms,
+        "timeout_ms": options.timeout_ms,
+    }

@@ -1,0 +1,161 @@
+"""A file of jobs, one JSON value per line: checked whole before the first is sent, then read again, never held whole.
+
+Source: issue "A worker that runs jobs", Daemon and CLI (`--from-file`). A line is a payload, sent byte for byte; with
+`envelopes` it is an object: `payload` (any JSON, sent compact) and, as they apply, `id`, `group`, `in_ms`, `at`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NoReturn
+
+from echomq_worker.cli.common import at_ms
+from echomq_worker.errors import ConfigError, InvalidArgument, InvalidId
+from echomq_worker.identity import JOB, check_id, group_for, is_branded
+from echomq_worker.jobs import New
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+_KEYS = frozenset({"payload", "id", "group", "in_ms", "at"})
+_BOM = b"\xef\xbb\xbf"
+_EVERY = 1_000
+
+
+def lane_of(group: str | None) -> str | None:
+    """The lane's branded id: the text itself when it is one, else the id that stands for the text."""
+    return group if group is None or is_branded(group) else group_for(group)
+
+
+class JobFile:
+    """The jobs of an open file. `check()` first, then `read()`; `advance` moves the progress bar."""
+
+    def __init__(self, name: str, stream: IO[bytes], *, envelopes: bool, template: New) -> None:
+        self.name = name
+        self._stream = stream
+        self._envelopes = envelopes
+        self._template = template
+        self._total = 0
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def check(self) -> None:
+        """Read every line. Raises ConfigError with the file's name and the line's number for the first bad one."""
+        if sys.stderr.isatty():
+            self._bar, self._task = _progress_bar(self.name)
+        for _ in self.read():
+            self._total += 1
+            if self._bar is not None and self._task is not None and self._total % _EVERY == 0:
+                self._bar.update(self._task, description=f"{self.name}: {self._total} lines checked")
+
+    def read(self) -> Iterator[tuple[int, New]]:
+        """Line number and job of every line that is not blank."""
+        self._stream.seek(0)
+        for number, raw in enumerate(self._stream, start=1):
+            line = (raw.removeprefix(_BOM) if number == 1 else raw).strip(b" \t\r\n")
+            if line:
+                yield number, self._job(number, line)
+
+    def advance(self, done: int) -> None:
+        """`done` jobs have been answered."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, description=f"{self.name}: enqueued", total=self._total, completed=done)
+
+    def close(self) -> None:
+        """Take the bar off the screen."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _job(self, number: int, line: bytes) -> New:
+        try:
+            value = json.loads(line, parse_constant=_refuse_constant)
+        except UnicodeDecodeError:
+            self._refuse(number, "it is not UTF-8, expected JSON")
+        except RecursionError:
+            self._refuse(number, "it is nested too deep, expected JSON")
+        except ValueError as error:
+            self._refuse(number, f"{error}, expected JSON")
+        if not self._envelopes:
+            return replace(self._template, payload=line)
+        if not isinstance(value, dict) or "payload" not in value or not value.keys() <= _KEYS:
+            self._refuse(number, f"expected an object with payload and, as they apply, {', '.join(sorted(_KEYS))}")
+        try:
+            return _unwrapped(value)
+        except (ConfigError, InvalidArgument, InvalidId) as error:
+            self._refuse(number, str(error))
+
+    def _refuse(self, number: int, why: str) -> NoReturn:
+        raise ConfigError(f"{self.name}:{number}: {why}; nothing of the file was enqueued") from None
+
+
+@contextmanager
+def open_jobs(path: str, *, envelopes: bool, template: New) -> Iterator[JobFile]:
+    """The jobs of a file; `-` is standard input, kept in a temporary file. `template` gives group and due time.
+
+    Raises ConfigError where the file cannot be read.
+    """
+    try:
+        stream = _spooled() if path == "-" else Path(path).open("rb")  # noqa: SIM115 - closed below, with the bar
+    except OSError as error:
+        raise ConfigError(f"--from-file={path!r}: {error.strerror}, expected a file that can be read") from None
+    jobs = JobFile("standard input" if path == "-" else path, stream, envelopes=envelopes, template=template)
+    with stream:
+        try:
+            yield jobs
+        except OSError as error:
+            raise ConfigError(f"--from-file={path!r}: {error.strerror}, expected a file that can be read") from None
+        finally:
+            jobs.close()
+
+
+def _spooled() -> IO[bytes]:
+    stream = tempfile.TemporaryFile()  # noqa: SIM115 - closed by open_jobs
+    shutil.copyfileobj(sys.stdin.buffer, stream)
+    return stream
+
+
+def _unwrapped(value: dict[str, Any]) -> New:
+    id, group, in_ms, at = (value.get(name) for name in ("id", "group", "in_ms", "at"))
+    if id is not None:
+        check_id(id)
+        if not id.startswith(JOB):
+            raise InvalidId(f"id {id}: expected one of the namespace {JOB}")
+    if group is not None and not (isinstance(group, str) and group):
+        raise InvalidArgument("group: expected a text that is not empty")
+    if in_ms is not None and (type(in_ms) is not int or in_ms < 0):
+        raise InvalidArgument("in_ms: expected an integer of 0 or more (milliseconds)")
+    if at is not None and type(at) not in {int, str}:
+        raise InvalidArgument("at: expected ms since 1970, or ISO 8601 with a zone")
+    if in_ms is not None and at is not None:
+        raise InvalidArgument("in_ms and at: expected one of them")
+    payload = json.dumps(value["payload"], ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    moment = None if at is None else (at if isinstance(at, int) else at_ms(at))
+    return New(payload, id=id, group=lane_of(group), in_ms=in_ms, at_ms=moment)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _progress_bar(name: str) -> tuple[Progress, TaskID]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    task = bar.add_task(f"{name}: checking", total=None)
+    bar.start()
+    return bar, task

@@ -1,0 +1,62 @@
+"""MODULE:ATTR to the Worker that it names."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from echomq_worker.cli import HandlersFailed
+from echomq_worker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from echomq_worker.worker import Worker
+
+
+def load_worker(target: str) -> Worker:
+    """Import MODULE, with the current directory first on the path, and return its ATTR.
+
+    Raises ConfigError for a target of another form, a module that is not there, or an attribute that is no Worker with
+    handlers; HandlersFailed, with the cause, for whatever the module itself raises.
+    """
+    module_name, colon, attribute = target.partition(":")
+    if module_name.endswith(".py"):
+        hint = ".".join(Path(module_name).with_suffix("").parts)
+        raise ConfigError(f"{target!r}: expected MODULE:ATTR, a module's name and not a file, such as {hint}:worker")
+    names = module_name.split(".")
+    if not colon or not attribute or not all(name.isidentifier() for name in names):
+        raise ConfigError(f"{target!r}: expected MODULE:ATTR, such as app:worker")
+    where = str(Path.cwd())
+    if where not in sys.path:
+        sys.path.insert(0, where)
+    found = _import(module_name, target, where)
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise ConfigError(f"{target!r}: {module_name} has no {attribute}")
+        found = getattr(found, name)
+    return _checked(found, target)
+
+
+def _import(module_name: str, target: str, where: str) -> object:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        # Only when it is the module itself, or a package of it: one that it imports is its own failure.
+        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
+            raise ConfigError(f"{target!r}: no module {error.name!r}, neither in {where} nor on the path") from None
+        raise HandlersFailed(f"{target!r}: importing {module_name} failed: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise HandlersFailed(
+            f"{target!r}: importing {module_name} failed with {type(error).__name__}, its trace is above"
+        ) from error
+
+
+def _checked(found: object, target: str) -> Worker:
+    from echomq_worker.worker import Worker
+
+    if not isinstance(found, Worker):
+        raise ConfigError(f"{target!r} is a {type(found).__name__}, expected a Worker")
+    if not list(found.handlers):
+        raise ConfigError(f"{target!r} has no handlers: expected functions decorated with @worker.handler(QUEUE)")
+    return found

@@ -1,0 +1,130 @@
+"""`repeat add`, `repeat list`, `repeat cancel`: registrations that a worker's Pump turns into jobs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from echomq_worker.cli import Exit
+from echomq_worker.cli.common import (
+    AsJson,
+    Queue,
+    Url,
+    as_text,
+    connected,
+    note,
+    print_json,
+    print_table,
+    read_payload,
+    run_async,
+    say,
+    settings_for,
+)
+
+if TYPE_CHECKING:
+    from echomq_worker.repeat import Registration, RepeatRecord
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The registration's name, unique in its queue.")]
+
+
+def repeat_app() -> typer.Typer:
+    """The commands of `repeat`."""
+    app = typer.Typer(help="Jobs that recur.", no_args_is_help=False)
+    app.callback()(lambda: None)
+    app.command("add")(add)
+    app.command("list")(list_repeats)
+    app.command("cancel")(cancel)
+    return app
+
+
+def add(
+    queue: Queue,
+    name: Name,
+    every_ms: Annotated[int, typer.Argument(metavar="EVERY_MS", help="The period in milliseconds.")],
+    payload: Annotated[
+        str, typer.Argument(metavar="PAYLOAD|-", help="The payload of each occurrence; - reads standard input.")
+    ],
+    *,
+    first_in_ms: Annotated[
+        int, typer.Option("--first-in-ms", metavar="MS", help="The first occurrence, so long from now.")
+    ] = 0,
+    fixed_rate: Annotated[
+        bool, typer.Option("--fixed-rate", help="Keep the grid: due + period, not fired + period.")
+    ] = False,
+    update: Annotated[bool, typer.Option("--update", help="Replace what differs, where the name exists.")] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Register a recurring job. A name that exists is left alone (and what differs is told), unless --update."""
+    settings = settings_for(url)
+    template = read_payload(payload)
+
+    async def register() -> Registration:
+        from echomq_worker.repeat import Repeat
+
+        async with connected(settings) as connector:
+            return await Repeat(connector).register(
+                queue, name, every_ms, template, first_in_ms=first_in_ms, fixed_rate=fixed_rate, update=update
+            )
+
+    answer = run_async(register())
+    if as_json:
+        print_json({"name": name, "outcome": str(answer), "difference": list(answer.difference)})
+        return
+    say(str(answer))
+    if answer.difference:
+        note(f"{name} exists with another {', '.join(answer.difference)}: left as it is, --update replaces it")
+
+
+def list_repeats(queue: Queue, *, url: Url = None, as_json: AsJson = False) -> None:
+    """List the registrations of a queue, the earliest next run first."""
+    settings = settings_for(url)
+
+    async def ask() -> list[RepeatRecord]:
+        from echomq_worker.repeat import Repeat
+
+        async with connected(settings) as connector:
+            return await Repeat(connector).list(queue)
+
+    records = run_async(ask())
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": record.name,
+                    "every_ms": record.every_ms,
+                    "fixed_rate": record.fixed_rate,
+                    "next_at_ms": record.next_at_ms,
+                    "template": as_text(record.template),
+                }
+                for record in records
+            ]
+        )
+        return
+    rows = [
+        (record.name, record.every_ms, "fixed" if record.fixed_rate else "after", _moment(record.next_at_ms))
+        for record in records
+    ]
+    print_table(("name", "every ms", "rate", "next run"), rows)
+
+
+def cancel(queue: Queue, name: Name, *, url: Url = None) -> None:
+    """Remove a registration; its jobs that are enqueued already stay. One that is not there: exit code 1."""
+    settings = settings_for(url)
+
+    async def remove() -> bool:
+        from echomq_worker.repeat import Repeat
+
+        async with connected(settings) as connector:
+            return await Repeat(connector).cancel(queue, name)
+
+    if not run_async(remove()):
+        note(f"{name}: no such registration in {queue}")
+        raise typer.Exit(Exit.FAILED)
+    say("cancelled")
+
+
+def _moment(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

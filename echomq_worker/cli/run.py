@@ -1,0 +1,165 @@
+"""`run`: the daemon.
+
+Source: issue "A worker that runs jobs", Daemon and CLI; user-needs section 4, conventions 1, 4, 6, 8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from echomq_worker.cli.common import Url, settings_for
+from echomq_worker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from echomq_worker.settings import Settings
+
+_NODES = 1024
+
+
+def run(  # noqa: PLR0913 - one parameter per flag, that is how typer reads them
+    context: typer.Context,
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:ATTR", help="The Worker to run; the current directory is on the path.")
+    ],
+    *,
+    url: Url = None,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option("--queue", metavar="QUEUE", help="Serve only this queue; repeat for more.", show_default=False),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--concurrency", metavar="N", help="Jobs at a time, where the handler does not say.", show_default=False
+        ),
+    ] = None,
+    burst: Annotated[bool, typer.Option("--burst", help="Work until nothing is left, then exit.")] = False,
+    embedded: Annotated[
+        bool, typer.Option("--embedded/--no-embedded", help="Start a private Valkey; its data is gone afterwards.")
+    ] = False,
+    processes: Annotated[
+        int, typer.Option("--processes", metavar="N", min=1, max=_NODES, help="Worker processes.")
+    ] = 1,
+    pump: Annotated[
+        bool | None, typer.Option("--pump/--no-pump", help="Fire repeats from here.", show_default="pump")
+    ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option("--log-format", metavar="FORMAT", help="auto, console or json.", show_default=False),
+    ] = None,
+    log_level: Annotated[
+        str | None,
+        typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.", show_default=False),
+    ] = None,
+    supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
+) -> None:
+    """Run the handlers of MODULE:ATTR until a signal (SIGTERM, SIGINT) or, with --burst, until nothing is left."""
+    if embedded and url is not None:
+        raise ConfigError("--embedded and --url: expected one of them")
+    settings = settings_for(url, concurrency=concurrency, pump=pump, log_format=log_format, log_level=log_level)
+    if not embedded:
+        settings.require_url()
+    _configure_logs(settings, child=supervised)
+    from echomq_worker.embedded import embedded_valkey
+
+    with embedded_valkey() if embedded else nullcontext() as own_url:
+        if own_url is not None:
+            settings = settings_for(
+                own_url, concurrency=concurrency, pump=pump, log_format=log_format, log_level=log_level
+            )
+            _announce(own_url)
+        if processes > 1:
+            code = _supervise(context.obj, settings, processes=processes, burst=burst, own_url=own_url)
+        else:
+            code = _work(target, settings, queues=queue or (), burst=burst, supervised=supervised)
+    raise typer.Exit(code)
+
+
+def _configure_logs(settings: Settings, *, child: bool) -> None:
+    from echomq_worker.logs import configure_logging, get_logger
+    from echomq_worker.settings import unknown_variables
+
+    configure_logging(settings.log_format, settings.log_level)
+    if not child:
+        for text in unknown_variables():
+            get_logger(__name__).warning(text)
+
+
+def _announce(own_url: str) -> None:
+    from echomq_worker.logs import get_logger
+
+    get_logger(__name__).info("embedded valkey started", url=own_url, hint=f"echomq-worker enqueue --url {own_url}")
+
+
+def _work(target: str, settings: Settings, *, queues: Sequence[str], burst: bool, supervised: bool) -> int:
+    from echomq_worker.cli.load import load_worker
+    from echomq_worker.supervisor import stop_with_parent
+
+    worker = load_worker(target)
+    served = [bound.options.queue for bound in worker.handlers]
+    unknown = [name for name in queues if name not in served]
+    if unknown:
+        raise ConfigError(f"--queue={unknown[0]!r}: {target} has no such handler, expected one of {', '.join(served)}")
+    if supervised:
+        stop_with_parent()
+
+    async def main() -> int:
+        report = await worker.run(settings, queues=tuple(queues), burst=burst, pump=settings.pump, signals=True)
+        return report.exit_code
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(main())
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The one of uvloop when the extra `fast` is installed, else None: asyncio's own."""
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
+
+
+def child_command(arguments: Sequence[str]) -> list[str]:
+    """The command of one child: our own arguments as they were given, so that every flag reaches it.
+
+    What is added comes last among the options and wins: one process, no server of its own, an eye on the parent.
+    """
+    added = ["--processes", "1", "--no-embedded", "--supervised"]
+    cut = list(arguments).index("--") if "--" in arguments else len(arguments)
+    return [sys.executable, "-m", "echomq_worker", *arguments[:cut], *added, *arguments[cut:]]
+
+
+def child_environments(settings: Settings, processes: int, *, own_url: str | None) -> list[dict[str, str]]:
+    """What each child's environment has beside ours: the embedded server's URL, and a node id of its own."""
+    from echomq_worker.settings import variable
+
+    shared = {} if own_url is None else {variable("url"): own_url}
+    if settings.node_id is None:
+        return [shared] * processes
+    return [{**shared, variable("node_id"): str((settings.node_id + index) % _NODES)} for index in range(processes)]
+
+
+def _supervise(
+    arguments: Sequence[str], settings: Settings, *, processes: int, burst: bool, own_url: str | None
+) -> int:
+    from echomq_worker.supervisor import Plan, Supervisor
+
+    plan = Plan(
+        command=child_command(arguments),
+        environments=child_environments(settings, processes, own_url=own_url),
+        grace_ms=settings.grace_ms,
+        burst=burst,
+    )
+
+    async def main() -> int:
+        return await Supervisor(plan).run()
+
+    return asyncio.run(main())
