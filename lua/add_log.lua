@@ -7,7 +7,7 @@
 local keep = tonumber(ARGV[2])
 if redis.call('EXISTS', KEYS[1]) == 0 then return -1 end
 local count = redis.call('RPUSH', KEYS[2], ARGV[1])
-if keep and count > keep then
+if keep and keep >= 1 and count > keep then
   redis.call('LTRIM', KEYS[2], -keep, -1)
   count = keep
 end

@@ -1,0 +1,286 @@
+"""Job: what a handler is given, and the cancellation of one job.
+
+Source: design.md section 2 (the members), protocol section 4 (`progress`, `add_log`, extension of a lease), section 1
+(row fields). A worker makes a hundred thousand of these a second: the constructor only stores, the rest is computed
+when it is asked for, and what all jobs of a consumer share is one object, `JobContext`.
+
+For the loops: make one `JobContext` per consumer; `Job(context, id, payload, attempts, failures, group, held)` per
+claimed job; `cancel(job, reason)` to end the handler of a job in hand (on the event loop's thread only).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from typing import Any, Literal, TypeVar
+
+from echomq_worker.connector import Wire
+from echomq_worker.errors import ConfigError, InvalidArgument, shown
+from echomq_worker.identity import minted_at_ms
+from echomq_worker.keyspace import Keys
+from echomq_worker.script import evaluate
+
+T = TypeVar("T")
+
+Reason = Literal["timeout", "shutdown", "lease lost"]
+TIMEOUT: Reason = "timeout"
+SHUTDOWN: Reason = "shutdown"
+LEASE_LOST: Reason = "lease lost"
+# A later reason replaces an earlier one only where it is the stronger one.
+_STRENGTH: dict[Reason, int] = {TIMEOUT: 0, SHUTDOWN: 1, LEASE_LOST: 2}
+
+LOGS_KEEP = 1_000
+
+
+class JobCancelled(asyncio.CancelledError):
+    """Raised by `Job.check_cancelled()`; the argument is the reason.
+
+    A cancellation like any other: let it pass. It is a `BaseException`, so `except Exception` does not stop it.
+    """
+
+
+class Cancellation:
+    """That a job was asked to end: `reason`, and `sent`, how often its task was cancelled for it."""
+
+    __slots__ = ("reason", "sent")
+
+    def __init__(self, reason: Reason) -> None:
+        self.reason: Reason = reason
+        self.sent = 0
+
+
+class JobContext:
+    """What all jobs of one consumer share; made inside the event loop that runs them.
+
+    `wire` carries progress, log lines and extensions; `max_attempts` is the handler's; `logs_keep` is the number of
+    newest log lines that a job keeps (None: all).
+    """
+
+    __slots__ = ("keys", "logs_keep", "loop", "max_attempts", "queue", "wire")
+
+    def __init__(self, keys: Keys, wire: Wire, *, max_attempts: int, logs_keep: int | None = LOGS_KEEP) -> None:
+        self.keys = keys
+        self.queue = keys.queue
+        self.wire = wire
+        self.max_attempts = max_attempts
+        self.logs_keep = logs_keep
+        self.loop = asyncio.get_running_loop()
+
+
+class Job:
+    """One claimed job.
+
+    `id` (branded), `payload` (bytes as they were enqueued), `attempts` (claims of it, this one included; the fencing
+    token), `failures` (failed runs before this one), `group` (its lane or None). `held` is `token:random` of the claim.
+    The rest of the attributes belongs to the worker: `runner` (the task that runs the handler, None in a thread),
+    `cancellation`, `exception` (what the handler raised, for the log line), `batch` (the leases it is kept with).
+    """
+
+    __slots__ = (
+        "attempts",
+        "batch",
+        "cancellation",
+        "context",
+        "exception",
+        "failures",
+        "group",
+        "held",
+        "id",
+        "payload",
+        "runner",
+        "started_ms",
+    )
+
+    # Positional, against the rule of this package: keywords would double the cost of the hottest constructor.
+    def __init__(
+        self,
+        context: JobContext,
+        id: str,
+        payload: bytes | None,
+        attempts: int,
+        failures: int = 0,
+        group: str | None = None,
+        held: str = "",
+    ) -> None:
+        self.context = context
+        self.id = id
+        # A row can be without payload, but no handler sees such a job: for it the attribute is bytes.
+        self.payload: bytes = payload  # type: ignore[assignment]  # see above
+        self.attempts = attempts
+        self.failures = failures
+        self.group = group
+        self.held = held
+        self.batch: Any = None
+        self.runner: asyncio.Task[Any] | None = None
+        self.cancellation: Cancellation | None = None
+        self.exception: BaseException | None = None
+        self.started_ms = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} of {self.queue}, attempt {self.attempts}>"
+
+    @property
+    def queue(self) -> str:
+        """The queue's name."""
+        return self.context.queue
+
+    @property
+    def token(self) -> int:
+        """The fencing token of this claim: the same number as `attempts`."""
+        return self.attempts
+
+    @property
+    def attempt(self) -> int:
+        """Which claim of the job this is, from 1: the same number as `attempts`."""
+        return self.attempts
+
+    @property
+    def max_attempts(self) -> int:
+        """Failed runs after which the job is dead."""
+        return self.context.max_attempts
+
+    @property
+    def last_attempt(self) -> bool:
+        """Whether a failure of this run is the last one: the job would be dead."""
+        return self.failures + 1 >= self.context.max_attempts
+
+    @property
+    def minted_at(self) -> int:
+        """When the id was minted, in ms since 1970 on the producer's clock. Raises InvalidId for a foreign id."""
+        return minted_at_ms(self.id)
+
+    @property
+    def hollow(self) -> bool:
+        """Whether the row had no payload (deleted, or made anew by promote): no handler sees it."""
+        payload: bytes | None = self.payload
+        return payload is None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the job was asked to end: its time is up, the worker stops, or its lease is lost."""
+        return self.cancellation is not None
+
+    @property
+    def cancel_reason(self) -> Reason | None:
+        """Why: `timeout`, `shutdown` or `lease lost`; None while the job may go on."""
+        return None if self.cancellation is None else self.cancellation.reason
+
+    def check_cancelled(self) -> None:
+        """Raises JobCancelled when the job was asked to end: for plain functions, and loops that never await."""
+        if self.cancellation is not None:
+            raise JobCancelled(self.cancellation.reason)
+
+    @property
+    def blocking(self) -> BlockingJob:
+        """`progress`, `log` and `extend` for a plain function in its thread: they wait for the reply."""
+        return BlockingJob(self)
+
+    async def progress(self, value: object) -> bool:
+        """Write `value` (a text, or anything that JSON can carry) as the row's progress, and publish it.
+
+        True, or False where the row is gone. Raises InvalidArgument for a value without a JSON form, WireError.
+        Source: protocol section 4, `update_progress` and `progress`.
+        """
+        keys = self.context.keys
+        argv = [_progress_text(value), self.id, keys.base]
+        reply = await evaluate(self.context.wire, "update_progress", [keys.job(self.id)], argv)
+        return bool(reply == 1)
+
+    async def log(self, line: str) -> bool:
+        """Append `line` to the job's log; the oldest lines beyond the kept number go.
+
+        True, or False where the row is gone. A completed job's log goes with its row. Raises InvalidArgument,
+        WireError.
+        Source: protocol section 4, `add_log`.
+        """
+        if not isinstance(line, str):
+            raise InvalidArgument(f"log line of job {self.id}: expected str, got {type(line).__name__}")
+        keys, keep = self.context.keys, self.context.logs_keep
+        argv = [_utf8("log line", line), "" if keep is None else keep]
+        reply = await evaluate(self.context.wire, "add_log", [keys.job(self.id), keys.logs(self.id)], argv)
+        return bool(reply != -1)
+
+    async def extend(self, ms: int) -> bool:
+        """Hold the job for `ms` milliseconds from now on the server's clock; never less than what it has.
+
+        The worker keeps the leases of running jobs by itself: this is for code that will block the whole process for
+        longer than a lease. True, or False where the job is not ours any more (gone, reaped, claimed by another since).
+        Raises InvalidArgument (not an int of 1 or more), WireError. Source: protocol section 4, `keep`, which compares
+        the claim's random beside the token.
+        """
+        if not _is_positive(ms):
+            raise InvalidArgument(f"extend of job {self.id}: expected an int of 1 ms or more, got {shown(ms)}")
+        keys = self.context.keys
+        lost = await evaluate(self.context.wire, "keep", [keys.active], [keys.base, ms, self.id, self.held])
+        return not lost
+
+
+class BlockingJob:
+    """The awaitable verbs of a job for a plain function, which runs in a thread: each waits for its reply.
+
+    ConfigError on the event loop's own thread, where waiting would stop the loop that must answer.
+    """
+
+    __slots__ = ("_job",)
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def progress(self, value: object) -> bool:
+        """As `Job.progress`."""
+        return self._wait("progress", self._job.progress(value))
+
+    def log(self, line: str) -> bool:
+        """As `Job.log`."""
+        return self._wait("log", self._job.log(line))
+
+    def extend(self, ms: int) -> bool:
+        """As `Job.extend`."""
+        return self._wait("extend", self._job.extend(ms))
+
+    def _wait(self, verb: str, call: Coroutine[Any, Any, T]) -> T:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run_coroutine_threadsafe(call, self._job.context.loop).result()
+        call.close()
+        raise ConfigError(f"job.blocking.{verb}() on an event loop: expected `await job.{verb}()`")
+
+
+def cancel(job: Job, reason: Reason) -> bool:
+    """Ask a job in hand to end: it is marked, and the task of an async handler is cancelled.
+
+    A stronger reason (timeout, shutdown, lease lost: in this order) replaces a weaker one and cancels once more; any
+    other second call does nothing. True when something was done. On the event loop's thread only.
+    """
+    mark = job.cancellation
+    if mark is None:
+        mark = job.cancellation = Cancellation(reason)
+    elif _STRENGTH[reason] > _STRENGTH[mark.reason]:
+        mark.reason = reason
+    else:
+        return False
+    if job.runner is not None and job.runner.cancel():
+        mark.sent += 1
+    return True
+
+
+def _progress_text(value: object) -> bytes:
+    if isinstance(value, str):
+        return _utf8("progress", value)
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidArgument(f"progress: expected a text or a JSON value, got {type(value).__name__}") from None
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _utf8(what: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{what}: expected text that UTF-8 can carry, got a lone surrogate") from None
