@@ -1,7 +1,7 @@
 """The image and the compose file, as far as they can be tried without a container engine.
 
-Source: issue "A worker that runs jobs", Container. What the two files say is read and checked; what they would
-run is run here: the producer's and the worker's commands, the health command, and the daemon as PID 1 of a namespace of its own.
+Source: issue "A worker that runs jobs", Container. What the two files say is read and checked; what they would run
+is run here: the commands of producer, worker and health check, and the daemon as PID 1 of a namespace of its own.
 """
 
 from __future__ import annotations
