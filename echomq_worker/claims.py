@@ -1,0 +1,121 @@
+"""Claims: how one consumer takes jobs, so that nothing is lost when a reply is.
+
+Source: protocol section 4 (receipts, suspects, `held`), script `claim_many`. One claim is in flight at a time. Each
+carries the number of the last reply that was read; a claim whose reply was lost is found again by its receipt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from echomq_worker.job import Job, JobContext
+from echomq_worker.keyspace import Keys
+from echomq_worker.script import Call
+from echomq_worker.suspects import SUSPECT_CRASHES, Suspects
+
+# The script takes no more in one call; a consumer with more free slots claims again.
+MOST = 1_000
+_STRIDE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What one claim brought: jobs in hand, ids that were buried with their reason, and what stood in the way, if
+    anything.
+
+    `why` is ok, paused, ceiling, suspects (passed over: this process has one in hand) or replayed (a receipt was read).
+    """
+
+    jobs: list[Job]
+    buried: list[tuple[str, str]]
+    why: str
+    asked: int
+
+    @property
+    def full(self) -> bool:
+        """Whether every slot that was asked for was filled: there may be more."""
+        return len(self.jobs) >= self.asked > 0 or self.why == "replayed"
+
+
+class Claims:
+    """The claims of one consumer. `call` makes the next one, `read` takes its reply; in between nothing else is
+    claimed.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_consumer",
+        "_context",
+        "_keys",
+        "_lease_ms",
+        "_max_crashes",
+        "_number",
+        "_sent",
+        "_suspects",
+        "unread",
+    )
+
+    def __init__(
+        self,
+        context: JobContext,
+        *,
+        consumer: str,
+        lease_ms: int,
+        max_crashes: int,
+        suspects: Suspects,
+    ) -> None:
+        self._context = context
+        self._keys: Keys = context.keys
+        self._consumer = consumer
+        self._lease_ms = lease_ms
+        self._max_crashes = max_crashes
+        self._suspects = suspects
+        self._number = 0
+        self._sent = 0
+        self._asked = 0
+        self.unread = False
+
+    def call(self, free: int) -> Call:
+        """A claim for `free` slots; 0 only reads a receipt. From here to `read` its reply counts as unread."""
+        self._sent += 1
+        self._asked = min(free, MOST)
+        self.unread = True
+        keys = self._keys
+        allowed = 1 if self._suspects.reserve(self) else 0
+        declared = (keys.pending, keys.active, keys.ring, keys.meta, keys.receipt(self._consumer))
+        random = f"{self._consumer}.{self._sent}"
+        return (
+            "claim_many",
+            declared,
+            (keys.base, self._lease_ms, self._asked, self._number, random, self._max_crashes, allowed),
+        )
+
+    def read(self, reply: list[Any]) -> Claimed:
+        """The claim that a reply stands for. A suspect in it holds the process's place from here on."""
+        number, why, random, flat, buried = reply
+        self._number = number
+        self.unread = False
+        context = self._context
+        jobs: list[Job] = []
+        suspect: Job | None = None
+        fence = ":" + random.decode()
+        for at in range(0, len(flat), _STRIDE):
+            id, payload, attempts, group, failures, crashes = flat[at : at + _STRIDE]
+            lane = group.decode() if group else None
+            held = f"{int(attempts)}{fence}"
+            job = Job(context, id.decode(), payload, int(attempts), int(failures), lane, held)
+            jobs.append(job)
+            if crashes >= SUSPECT_CRASHES:
+                suspect = job
+        if suspect is not None:
+            self._suspects.hand_over(self, suspect)
+        else:
+            self._suspects.release(self)
+        names = [(buried[at].decode(), buried[at + 1].decode()) for at in range(0, len(buried), 2)]
+        return Claimed(jobs, names, why.decode(), self._asked)
+
+    def wait_for_suspect(self, poke: Callable[[], None]) -> None:
+        """Call `poke` once when this process may take a suspect again."""
+        self._suspects.tell(self, poke)

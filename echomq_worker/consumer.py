@@ -1,0 +1,214 @@
+"""Consumer: one queue's beat of recovery, promote, then claim; park until a token or the beat.
+
+Source: design section 3 (Consumer), protocol section 4, seeds ("the Consumer's beat runs its recovery leg, then
+promote/3, then the claims"). `beat()` is one pass in one round trip; `run()` repeats it. A pooled consumer has no
+recovery of its own: the Metronome sweeps for the whole pool and wakes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import anyio
+
+from echomq_worker.claims import Claimed, Claims
+from echomq_worker.clock import Clock
+from echomq_worker.connector import Wire
+from echomq_worker.degraded import Degraded
+from echomq_worker.errors import ServerError, WireError
+from echomq_worker.executor import Abandoned, Outcome
+from echomq_worker.job import LEASE_LOST, Job, cancel
+from echomq_worker.journal import Journal
+from echomq_worker.keyspace import Keys
+from echomq_worker.leases import Leases
+from echomq_worker.nap import Nap
+from echomq_worker.recovery import Recovery, Swept
+from echomq_worker.script import Call, evaluate_many
+from echomq_worker.settle import Settle
+from echomq_worker.slots import Slots
+from echomq_worker.suspects import Suspects
+
+
+class Rest(Protocol):
+    """Where a consumer parks: on a connection of its own, or with the Metronome of its pool."""
+
+    async def park(self, timeout_ms: float, /) -> None:
+        """Return when something may have become ready, or after `timeout_ms`."""
+        ...
+
+    def more(self) -> None:
+        """This consumer left work behind: another one that parks should look."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a consumer works with. `recovery` is None in a pool: the Metronome sweeps."""
+
+    clock: Clock
+    beat_ms: int
+    lease_ms: int
+    claims: Claims
+    recovery: Recovery | None
+    rest: Rest
+    settle: Settle
+    leases: Leases
+    suspects: Suspects
+    degraded: Degraded
+    journal: Journal
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What one pass did: what was swept (None: it was not due), and what was claimed (None: no slot was free)."""
+
+    swept: Swept | None
+    claimed: Claimed | None
+
+
+class Consumer:
+    """The consumer of one queue, or one of its pool. All that it needs is handed in; it reads no configuration."""
+
+    def __init__(
+        self, wire: Wire, keys: Keys, parts: Parts, *, slots: Callable[[Callable[[Job, Outcome], None]], Slots]
+    ) -> None:
+        """`slots` makes the slots, given what to call when a job ends."""
+        self.queue = keys.queue
+        self.claims = parts.claims
+        self.slots = slots(self._ended)
+        self.unstarted: list[Job] = []
+        self.interrupted: list[Job] = []
+        self._wire = wire
+        self._keys = keys
+        self._clock = parts.clock
+        self._beat_ms = parts.beat_ms
+        self._lease_ms = parts.lease_ms
+        self._recovery = parts.recovery
+        self._rest = parts.rest
+        self._settle = parts.settle
+        self._leases = parts.leases
+        self._suspects = parts.suspects
+        self._degraded = parts.degraded
+        self._journal = parts.journal
+        self._nap = Nap()
+        self._wants_slot = False
+        self._stopping = False
+        self._next_sweep_ms = self._clock.monotonic_ms()
+
+    def stop(self) -> None:
+        """Claim nothing any more; `run` returns when the claim in flight is answered. Twice is fine."""
+        self._stopping = True
+        self._nap.wake()
+
+    def settled(self) -> None:
+        """Verdicts were answered: a consumer that stood still for them goes on."""
+        if self._wants_slot and self.slots.free > 0 and not self._settle.stuck:
+            self._wants_slot = False
+            self._nap.wake()
+
+    async def beat(self) -> Beat:
+        """One pass: recovery and promote where they are due, then one claim for the free slots, in one round trip.
+
+        Raises WireError or ServerError; what was claimed before it is in hand. Shielded: a cancellation waits for it.
+        """
+        now = self._clock.monotonic_ms()
+        sweeps = self._recovery is not None and now >= self._next_sweep_ms
+        calls: list[Call] = list(self._recovery.calls()) if self._recovery is not None and sweeps else []
+        swept_calls = len(calls)
+        free = 0 if self._stopping or self._settle.stuck else self.slots.free
+        claims = free > 0
+        if claims:
+            calls.append(self.claims.call(free))
+        if not calls:
+            return Beat(None, None)
+        with anyio.CancelScope(shield=True):
+            replies = await evaluate_many(self._wire, calls)
+            claimed = self._take(replies[-1], now) if claims else None
+            swept = None
+            if self._recovery is not None and sweeps:
+                swept = await self._recovery.sweep(replies[:swept_calls])
+                self._next_sweep_ms = now + self._beat_ms
+        if claims and claimed is None:
+            raise replies[-1]
+        return Beat(swept, claimed)
+
+    async def run(self) -> None:
+        """Beat until stopped; a wire error on any leg ends the beat, and the loop sleeps on the degraded curve."""
+        while not self._stopping:
+            try:
+                beat = await self.beat()
+                self._degraded.good()
+                await self._rest_after(beat)
+            except (WireError, ServerError) as error:
+                await self._nap.sleep(self._clock, self._degraded.fail(error))
+
+    async def read_receipt(self) -> list[Job]:
+        """At the end: the jobs of a claim whose reply was never read, which are in hand. Raises WireError."""
+        if not self.claims.unread:
+            return []
+        with anyio.CancelScope(shield=True):
+            reply = (await evaluate_many(self._wire, [self.claims.call(0)]))[0]
+        if isinstance(reply, Exception):
+            raise reply
+        return self.claims.read(reply).jobs
+
+    def _take(self, reply: Any, sent_ms: float) -> Claimed | None:
+        if isinstance(reply, Exception):
+            return None
+        claimed = self.claims.read(reply)
+        for id, reason in claimed.buried:
+            self._journal.buried(id, reason)
+        self._leases.hold(self._keys, claimed.jobs, lease_ms=self._lease_ms, claimed_ms=sent_ms, on_lost=self._lost)
+        if self._stopping:
+            self.unstarted += claimed.jobs
+        else:
+            self.slots.start(claimed.jobs)
+        return claimed
+
+    async def _rest_after(self, beat: Beat) -> None:
+        if self._stopping:
+            return
+        claimed = beat.claimed
+        if claimed is not None and claimed.full:
+            self._rest.more()
+            if self.slots.free > 0:
+                return
+        left_ms = max(1.0, self._next_sweep_ms - self._clock.monotonic_ms()) if self._recovery else float(self._beat_ms)
+        if self.slots.free == 0 or self._settle.stuck or claimed is None:
+            if claimed is None and self.slots.free > 0 and not self._settle.stuck:
+                return
+            self._wants_slot = True
+            await self._nap.sleep(self._clock, left_ms)
+            self._wants_slot = False
+            return
+        if claimed.why == "suspects":
+            self.claims.wait_for_suspect(self._nap.wake)
+        await self._nap.until(lambda: self._rest.park(left_ms))
+
+    def _ended(self, job: Job, outcome: Outcome) -> None:
+        """A job of ours has ended; its slot is free."""
+        self._journal.ended(job)
+        if isinstance(outcome, Abandoned):
+            self._suspects.release(job)
+            if job.batch is not None and outcome.reason != LEASE_LOST:
+                self.interrupted.append(job)
+            else:
+                self._leases.let_go(job)
+        else:
+            self._settle.put(job, outcome)
+        if self._wants_slot:
+            self._wants_slot = False
+            self._nap.wake()
+
+    def _lost(self, job: Job, reason: str) -> None:
+        """The keeper could not extend a lease. A job settled meanwhile, or whose verdict waits, is not lost."""
+        if job.batch is None:
+            return
+        if self.slots.drop(job):
+            self._suspects.release(job)
+        elif self.slots.running.get(job.id) is not job or not cancel(job, LEASE_LOST):
+            return
+        self._leases.let_go(job)
+        self._journal.lost(job, reason)

@@ -1,0 +1,79 @@
+"""Degraded beats: how long a loop waits after a wire error, and the two log lines of an outage.
+
+Source: seed "Backoff is a pure curve, and who calls it" (exponential over the beat, cap max(30,000, beat), indexed by
+the streak of degraded beats; the first good beat ends it), design section 3.
+"""
+
+from __future__ import annotations
+
+from echomq_worker.backoff import Exponential, delay_ms
+from echomq_worker.clock import Clock
+from echomq_worker.errors import ServerError, WireError
+from echomq_worker.logs import Logger
+
+CAP_MS = 30_000
+# A script error that does not go away is a bug or a broken key: the process ends, rather than live and do nothing.
+SCRIPT_ERRORS = 10
+
+Fault = WireError | ServerError
+
+
+class Outage:
+    """Which loops of this process cannot do their beat: a line when the first fails, one when the last is back."""
+
+    __slots__ = ("_clock", "_log", "_loops", "_since_ms")
+
+    def __init__(self, *, clock: Clock, log: Logger) -> None:
+        self._clock = clock
+        self._log = log
+        self._loops: set[str] = set()
+        self._since_ms = 0.0
+
+    @property
+    def degraded(self) -> bool:
+        """True from the first failed beat until every loop that failed has had a good one."""
+        return bool(self._loops)
+
+    def enter(self, loop: str, error: Exception) -> None:
+        """`loop` had a failed beat."""
+        if not self._loops:
+            self._since_ms = self._clock.monotonic_ms()
+            self._log.warning("degraded", loop=loop, error=f"{type(error).__name__}: {error}")
+        self._loops.add(loop)
+
+    def leave(self, loop: str) -> None:
+        """`loop` had a good beat, or ends."""
+        if loop not in self._loops:
+            return
+        self._loops.discard(loop)
+        if not self._loops:
+            self._log.info("recovered", downtime_ms=round(self._clock.monotonic_ms() - self._since_ms))
+
+
+class Degraded:
+    """The streak of one loop's degraded beats, and what it costs to go on."""
+
+    __slots__ = ("_outage", "_policy", "_script_errors", "name", "streak")
+
+    def __init__(self, name: str, *, outage: Outage, beat_ms: int) -> None:
+        self.name = name
+        self.streak = 0
+        self._outage = outage
+        self._policy = Exponential(beat_ms, max(CAP_MS, beat_ms))
+        self._script_errors = 0
+
+    def fail(self, error: Fault) -> int:
+        """Count a failed beat and answer how many ms to wait. Raises the error itself when a script keeps failing."""
+        self._script_errors = self._script_errors + 1 if isinstance(error, ServerError) else 0
+        if self._script_errors >= SCRIPT_ERRORS:
+            raise error
+        self.streak += 1
+        self._outage.enter(self.name, error)
+        return delay_ms(self._policy, self.streak)
+
+    def good(self) -> None:
+        """A beat went through: the curve starts anew."""
+        if self.streak:
+            self.streak = 0
+            self._script_errors = 0
+            self._outage.leave(self.name)

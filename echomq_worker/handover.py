@@ -1,0 +1,126 @@
+"""Hand-over: what a process that stops does with the jobs in hand, so that a deploy costs nothing.
+
+Source: design section 3 (Hand-over), protocol section 4 (release, disown, "A shutdown first reads receipts and sends
+open verdicts"), promise 5. Running jobs get the grace; what is left is cancelled, and what has ended then is released
+at once. A plain function in a thread, and a handler that does not let itself be cancelled, cannot be stopped: they
+are disowned, keep their lease, and are no crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import anyio
+
+from echomq_worker.clock import Clock
+from echomq_worker.connector import Wire
+from echomq_worker.errors import EchoMQError, WireError
+from echomq_worker.job import SHUTDOWN, Job, cancel
+from echomq_worker.nap import Nap
+from echomq_worker.script import evaluate
+from echomq_worker.station import Station
+
+# What cancelled handlers get to end, and what the server gets to answer, after the grace.
+CANCEL_MS = 1_000
+LAST_WORDS_MS = 2_000
+_RETRY_MS = 100
+_CHUNK = 500
+_PAST = {"release": "released", "disown": "disowned"}
+
+T = TypeVar("T")
+
+
+class HandOver:
+    """The end of a process, for all its stations. `run` is called when every claim loop has ended."""
+
+    __slots__ = ("_clock", "_hurried", "_nap", "_stations", "_wire")
+
+    def __init__(self, wire: Wire, stations: Sequence[Station], *, clock: Clock) -> None:
+        self._wire = wire
+        self._stations = stations
+        self._clock = clock
+        self._nap = Nap()
+        self._hurried = False
+
+    def hurry(self) -> None:
+        """A second signal: the grace is over now."""
+        self._hurried = True
+        self._nap.wake()
+
+    async def run(self, grace_ms: float) -> None:
+        """Drain, then hand over. Never raises for the wire: what could not be said is left to its lease, and logged."""
+        for station in self._stations:
+            station.changed = self._nap.wake
+        await self._give_back_unstarted()
+        await self._wait(
+            lambda: all(one.idle for one in self._stations), 0 if self._hurried else grace_ms, hurries=True
+        )
+        for station in self._stations:
+            for job in station.running:
+                cancel(job, SHUTDOWN)
+        # A function in a thread has been told; it is not waited for.
+        await self._wait(lambda: not any(self._cancellable(one) for one in self._stations), CANCEL_MS)
+        await self._give_back()
+        await self._wait(lambda: not any(one.settle.open for one in self._stations), LAST_WORDS_MS)
+        for station in self._stations:
+            station.journal.handed_over("left", [job.id for job in station.settle.open])
+            station.executor.close()
+
+    async def _give_back_unstarted(self) -> None:
+        for station in self._stations:
+            jobs: list[Job] = []
+            for consumer in station.consumers:
+                jobs += consumer.unstarted + consumer.slots.take_unstarted()
+                consumer.unstarted = []
+                jobs += await self._insist(consumer.read_receipt) or []
+            await self._say("release", station, jobs)
+
+    async def _give_back(self) -> None:
+        for station in self._stations:
+            for consumer in station.consumers:
+                await self._say("release", station, consumer.interrupted)
+                consumer.interrupted = []
+            stubborn = {job.id: job for job in (*station.running, *station.executor.in_threads())}
+            await self._say("disown", station, list(stubborn.values()))
+
+    async def _say(self, verb: str, station: Station, jobs: Sequence[Job]) -> None:
+        if not jobs:
+            return
+        keys = station.keys
+        declared = (keys.active, keys.pending) if verb == "release" else (keys.active,)
+        for at in range(0, len(jobs), _CHUNK):
+            chunk = jobs[at : at + _CHUNK]
+            words = [word for job in chunk for word in (job.id, job.held)]
+            say = partial(evaluate, self._wire, verb, declared, [keys.base, *words])
+            answers: list[bytes] = await self._insist(say) or []
+            said = {job.id for job, answer in zip(chunk, answers, strict=False) if answer == b"ok"}
+            station.journal.handed_over(_PAST[verb], [job.id for job in chunk if job.id in said])
+            station.journal.handed_over("left", [job.id for job in chunk if job.id not in said])
+            for job in chunk:
+                station.let_go(job)
+
+    async def _insist(self, say: Callable[[], Awaitable[T]]) -> T | None:
+        """The reply of `say()`, which may be said twice; None when the server was not reached in time."""
+        with anyio.move_on_after(LAST_WORDS_MS / 1000):
+            while True:
+                try:
+                    return await say()
+                except WireError:
+                    await self._clock.sleep_ms(_RETRY_MS)
+                except EchoMQError:
+                    return None
+        return None
+
+    def _cancellable(self, station: Station) -> bool:
+        in_threads = {job.id for job in station.executor.in_threads()}
+        return any(job.id not in in_threads for job in station.running)
+
+    async def _wait(self, done: Callable[[], bool], limit_ms: float, *, hurries: bool = False) -> None:
+        until = self._clock.monotonic_ms() + limit_ms
+        while not done() and not (hurries and self._hurried):
+            left_ms = until - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                return
+            await self._nap.sleep(self._clock, left_ms)

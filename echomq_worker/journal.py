@@ -1,0 +1,89 @@
+"""Journal: what became of the jobs of one queue, as log lines and as counts.
+
+Source: issue "A worker that runs jobs", Logs: one line per start (debug), completion (info), retry (warning), death
+(error), with queue, id, attempt and duration; never a payload. Lines are written when the server has answered, not
+before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from echomq_worker.clock import Clock
+from echomq_worker.job import Job
+from echomq_worker.logs import Logger, current_job
+from echomq_worker.verdict import Bury, RetryLater, Verdict
+
+Settled = tuple[Job, Verdict, str]
+
+
+class Journal:
+    """One per queue. `counts` has the answers of the settle script, and buried, lost, released, disowned, left."""
+
+    __slots__ = ("_clock", "_log", "_timed", "counts", "queue")
+
+    def __init__(self, queue: str, *, log: Logger, clock: Clock, level: str = "info") -> None:
+        self.queue = queue
+        self.counts: Counter[str] = Counter()
+        self._log = log.bind(queue=queue)
+        self._clock = clock
+        # Time stamps are for the lines of completions and starts: where those are off they are not taken.
+        self._timed = level in {"debug", "info"}
+
+    def started(self, job: Job) -> None:
+        """The handler is about to run, in this very context: its own log lines carry the job from here on."""
+        current_job.set(job)
+        if self._timed:
+            job.started_ms = self._clock.monotonic_ms()
+            self._log.debug("job started", id=job.id, attempt=job.attempts)
+
+    def ended(self, job: Job) -> None:
+        """The handler has ended: from here on `job.started_ms` is how long it ran."""
+        if self._timed:
+            job.started_ms = self._clock.monotonic_ms() - job.started_ms
+
+    def settled(self, answers: Sequence[Settled]) -> None:
+        """The server has answered these verdicts."""
+        counts = self.counts
+        for job, verdict, answer in answers:
+            counts[answer] += 1
+            if answer == "done":
+                if self._timed:
+                    self._log.info(
+                        "job completed", id=job.id, attempt=job.attempts, duration_ms=round(job.started_ms, 1)
+                    )
+            else:
+                self._tell(job, verdict, answer)
+
+    def buried(self, id: str, reason: str) -> None:
+        """A claim gave a job up instead of handing it out."""
+        self.counts["buried"] += 1
+        self._log.error("job dead", id=id, error=reason)
+
+    def lost(self, job: Job, reason: str) -> None:
+        """The lease of a job in hand is lost; its handler is cancelled and its verdict is not written."""
+        self.counts["lost"] += 1
+        self._log.warning("lease lost", id=job.id, attempt=job.attempts, reason=reason)
+
+    def handed_over(self, what: str, ids: Sequence[str]) -> None:
+        """At shutdown: jobs that were released, disowned, or left to their lease."""
+        if ids:
+            self.counts[what] += len(ids)
+            self._log.warning(f"jobs {what}", ids=list(ids))
+
+    def _tell(self, job: Job, verdict: Verdict, answer: str) -> None:
+        fields: dict[str, object] = {"id": job.id, "attempt": job.attempts}
+        if self._timed:
+            fields["duration_ms"] = round(job.started_ms, 1)
+        if isinstance(verdict, (RetryLater, Bury)):
+            fields["error"] = verdict.error
+        if answer == "scheduled":
+            self._log.warning("job retried", failures=job.failures + 1, exc_info=job.exception, **fields)
+        elif answer == "dead":
+            self._log.error("job dead", failures=job.failures + 1, exc_info=job.exception, **fields)
+        elif answer == "delayed":
+            self._log.info("job delayed", **fields)
+        else:
+            # Nothing is dropped in silence: the claim was not ours any more, the row is gone, or cannot be worked on.
+            self._log.warning("verdict refused", answer=answer, **fields)

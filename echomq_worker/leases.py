@@ -1,0 +1,206 @@
+"""Leases: what this process holds is kept for as long as its handlers run, whatever the event loop does.
+
+Source: design section 3 (Leases), protocol section 8 (extended at half the lease at the latest), script `keep`. One
+thread per process, with an event loop and a connection of its own, extends every batch of claims in one call, so that
+a handler that blocks the main loop loses nothing. Documented limit: a C extension that never lets go of the GIL for a
+lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+import anyio
+
+from echomq_worker.clock import Clock
+from echomq_worker.connector import Wire
+from echomq_worker.degraded import Outage
+from echomq_worker.errors import EchoMQError
+from echomq_worker.job import Job
+from echomq_worker.keyspace import Keys
+from echomq_worker.script import evaluate_many
+
+CHUNK = 500
+# A batch is extended when a third of its lease is over; the keeper looks six times per lease, so half is the latest.
+_EXTEND_AFTER = 1 / 3
+_LOOKS_PER_LEASE = 6
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+OnLost = Callable[[Job, str], None]
+
+
+class ClosingWire(Wire, Protocol):
+    """A wire that its maker closes; it connects at its first call."""
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        ...
+
+
+class Batch:
+    """The jobs of one claim that are still in hand. Read by the keeper's thread, changed by the event loop's."""
+
+    __slots__ = ("extended_ms", "jobs", "keys", "lease_ms", "number", "on_lost")
+
+    def __init__(self, keys: Keys, number: int, *, lease_ms: int, on_lost: OnLost, extended_ms: float) -> None:
+        self.keys = keys
+        self.number = number
+        self.lease_ms = lease_ms
+        self.on_lost = on_lost
+        self.extended_ms = extended_ms
+        self.jobs: dict[str, Job] = {}
+
+
+class Leases:
+    """Every lease of this process. `hold` and `let_go` cost a dictionary entry; `beat` is one pass over what is due."""
+
+    __slots__ = ("_batches", "_clock", "_numbers")
+
+    def __init__(self, *, clock: Clock) -> None:
+        self._clock = clock
+        self._batches: dict[int, Batch] = {}
+        self._numbers = itertools.count()
+
+    def hold(self, keys: Keys, jobs: Sequence[Job], *, lease_ms: int, claimed_ms: float, on_lost: OnLost) -> None:
+        """Keep `jobs`, claimed by one call that was sent at `claimed_ms` (monotonic), until each is let go.
+
+        `on_lost(job, reason)` is called on the event loop of the keeper's owner: gone, stale or not_active.
+        """
+        if not jobs:
+            return
+        batch = Batch(keys, next(self._numbers), lease_ms=lease_ms, on_lost=on_lost, extended_ms=claimed_ms)
+        for job in jobs:
+            job.batch = batch
+            batch.jobs[job.id] = job
+        self._batches[batch.number] = batch
+
+    def let_go(self, job: Job) -> None:
+        """The job is settled, released or lost: nothing keeps it any more. A second time has no effect."""
+        batch = job.batch
+        if batch is None:
+            return
+        job.batch = None
+        del batch.jobs[job.id]
+        if not batch.jobs:
+            del self._batches[batch.number]
+
+    @property
+    def held(self) -> int:
+        """How many jobs are kept."""
+        return sum(len(batch.jobs) for batch in _copy(self._batches))
+
+    async def beat(self, wire: Wire) -> list[tuple[Batch, Job, str]]:
+        """Extend every batch of which a third of the lease is over; answers the jobs that could not be, with the
+        reason.
+
+        Raises WireError or ServerError with nothing forgotten: what was not extended is due again.
+        """
+        now = self._clock.monotonic_ms()
+        due = [one for one in _copy(self._batches) if now - one.extended_ms >= one.lease_ms * _EXTEND_AFTER]
+        chunks = [
+            (batch, jobs[at : at + CHUNK])
+            for batch, jobs in [(one, _copy(one.jobs)) for one in due]
+            for at in range(0, len(jobs), CHUNK)
+        ]
+        if not chunks:
+            return []
+        calls = [
+            (
+                "keep",
+                (batch.keys.active,),
+                (batch.keys.base, batch.lease_ms, *(word for job in jobs for word in (job.id, job.held))),
+            )
+            for batch, jobs in chunks
+        ]
+        lost: list[tuple[Batch, Job, str]] = []
+        for (batch, jobs), reply in zip(chunks, await evaluate_many(wire, calls), strict=True):
+            if isinstance(reply, Exception):
+                raise reply
+            batch.extended_ms = now
+            by_id = {job.id: job for job in jobs}
+            lost += [(batch, by_id[reply[i].decode()], reply[i + 1].decode()) for i in range(0, len(reply), 2)]
+        return lost
+
+
+class Keeper:
+    """The thread that beats `leases`. It connects when something is first due, and reports to its owner's loop."""
+
+    __slots__ = ("_failed", "_leases", "_look_ms", "_loop", "_make", "_outage", "_stop", "_stopping", "_thread_loop")
+
+    def __init__(
+        self, leases: Leases, make: Callable[[], ClosingWire], *, shortest_lease_ms: int, outage: Outage
+    ) -> None:
+        self._leases = leases
+        self._make = make
+        self._look_ms = shortest_lease_ms / _LOOKS_PER_LEASE
+        self._outage = outage
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread_loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
+        self._stopping = False
+        self._failed: BaseException | None = None
+
+    async def run(self) -> None:
+        """Keep leases until cancelled. Raises what ends the thread, so that a bug there is not a silent loss."""
+        self._loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        thread = threading.Thread(target=self._run, args=(ended,), name="leases", daemon=True)
+        thread.start()
+        try:
+            await ended.wait()
+        finally:
+            self._stopping = True
+            if self._thread_loop is not None and not ended.is_set():
+                self._thread_loop.call_soon_threadsafe(self._stop.set)
+            with anyio.CancelScope(shield=True):
+                await ended.wait()
+        if self._failed is not None:
+            raise self._failed
+
+    def _run(self, ended: asyncio.Event) -> None:
+        try:
+            asyncio.run(self._keep())
+        except BaseException as error:  # noqa: BLE001 - the owner raises it
+            self._failed = error
+        finally:
+            self._tell(ended.set)
+
+    async def _keep(self) -> None:
+        self._thread_loop = asyncio.get_running_loop()
+        wire = self._make()
+        try:
+            while not self._stopping:
+                await self._beat(wire)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), self._look_ms / 1000)
+        finally:
+            await wire.aclose()
+
+    async def _beat(self, wire: Wire) -> None:
+        try:
+            lost = await self._leases.beat(wire)
+        except EchoMQError as error:
+            self._tell(self._outage.enter, "leases", error)
+            return
+        self._tell(self._outage.leave, "leases")
+        for batch, job, reason in lost:
+            self._tell(batch.on_lost, job, reason)
+
+    def _tell(self, what: Callable[..., object], *args: object) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(what, *args)
+
+
+def _copy(batches: dict[_K, _V]) -> list[_V]:
+    """The values at one moment, though another thread may change the dictionary meanwhile."""
+    while True:
+        try:
+            return list(batches.values())
+        except RuntimeError:  # resized while it was copied
+            continue

@@ -1,0 +1,116 @@
+"""Metronome: one beat per queue for a pool of consumers.
+
+Source: design section 3 (Metronome), seeds ("in a pool, the Metronome runs the reap and the promote once per beat for
+the queue"). One BLPOP, one recovery and promote per beat; idle consumers are poked in the order in which they went
+idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import anyio
+
+from echomq_worker.clock import Clock
+from echomq_worker.degraded import Degraded
+from echomq_worker.errors import ServerError, WireError
+from echomq_worker.keyspace import Keys
+from echomq_worker.nap import Nap
+from echomq_worker.parking import Parking
+from echomq_worker.recovery import Recovery, Swept
+
+
+class Metronome:
+    """Sweeps and wakes for every consumer of one queue in this process. Consumers rest here as they would on a BLPOP."""
+
+    __slots__ = (
+        "_beat_ms",
+        "_clock",
+        "_degraded",
+        "_idle",
+        "_keys",
+        "_nap",
+        "_next_beat_ms",
+        "_parking",
+        "_recovery",
+        "_stopping",
+    )
+
+    def __init__(
+        self, parking: Parking, keys: Keys, *, clock: Clock, beat_ms: int, recovery: Recovery, degraded: Degraded
+    ) -> None:
+        self._parking = parking
+        self._keys = keys
+        self._clock = clock
+        self._beat_ms = beat_ms
+        self._recovery = recovery
+        self._degraded = degraded
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._nap = Nap()
+        self._next_beat_ms = clock.monotonic_ms()
+        self._stopping = False
+
+    async def park(self, _timeout_ms: float, /) -> None:
+        """Rest until poked: a token came, or a beat has passed and it is this consumer's turn to look."""
+        seat: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._idle.append(seat)
+        self._nap.wake()
+        try:
+            await seat
+        finally:
+            if not seat.done() or seat.cancelled():
+                self._leave(seat)
+
+    def more(self) -> None:
+        """A consumer filled all its slots: the next idle one should look as well."""
+        self._poke()
+
+    def stop(self) -> None:
+        """End `run`. Twice is fine."""
+        self._stopping = True
+        self._nap.wake()
+
+    async def beat(self) -> Swept:
+        """One recovery and promote for the pool; the consumer that is idle longest is poked. Raises WireError,
+        ServerError.
+        """
+        with anyio.CancelScope(shield=True):
+            swept = await self._recovery.beat()
+        self._next_beat_ms = self._clock.monotonic_ms() + self._beat_ms
+        self._poke()
+        return swept
+
+    async def run(self) -> None:
+        """Beat until stopped; between beats hand out tokens while anybody is idle."""
+        while not self._stopping:
+            try:
+                if self._clock.monotonic_ms() >= self._next_beat_ms:
+                    await self.beat()
+                await self._listen()
+                self._degraded.good()
+            except (WireError, ServerError) as error:
+                await self._nap.sleep(self._clock, self._degraded.fail(error))
+
+    async def _listen(self) -> None:
+        """Wait for one token, or for the next beat; without an idle consumer tokens are left to other processes."""
+        left_ms = self._next_beat_ms - self._clock.monotonic_ms()
+        if left_ms <= 0 or self._stopping:
+            return
+        if not self._idle:
+            await self._nap.sleep(self._clock, left_ms)
+            return
+        token = await self._parking.blpop((self._keys.wake, self._keys.ready), max(1, round(left_ms)))
+        if token is not None:
+            self._poke()
+
+    def _poke(self) -> None:
+        while self._idle:
+            seat = self._idle.popleft()
+            if not seat.done():
+                seat.set_result(None)
+                return
+
+    def _leave(self, seat: asyncio.Future[None]) -> None:
+        if seat in self._idle:
+            self._idle.remove(seat)

@@ -1,0 +1,46 @@
+"""A wait that somebody else may end early: what every loop does between two passes.
+
+Source: design section 3 (rhythm and pass apart; cancelled only while parked).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from echomq_worker.clock import Clock
+
+
+class Nap:
+    """One sleeper, any number of wakers. A wake that comes before the sleep ends it at once; wakes do not add up."""
+
+    __slots__ = ("_scope", "_woken")
+
+    def __init__(self) -> None:
+        self._scope: anyio.CancelScope | None = None
+        self._woken = False
+
+    def wake(self) -> None:
+        """End the wait that is on, or the next one."""
+        self._woken = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def sleep(self, clock: Clock, ms: float) -> bool:
+        """Wait for `ms` milliseconds on `clock`, or until woken. Answers whether it was woken."""
+        return await self.until(lambda: clock.sleep_ms(ms))
+
+    async def until(self, wait: Callable[[], Awaitable[object]]) -> bool:
+        """Wait for `wait()`, which is cancelled by a wake and never begun after one. Answers whether it was woken.
+
+        Errors of the wait come through.
+        """
+        if not self._woken:
+            try:
+                with anyio.CancelScope() as self._scope:
+                    await wait()
+            finally:
+                self._scope = None
+        woken, self._woken = self._woken, False
+        return woken

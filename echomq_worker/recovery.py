@@ -1,0 +1,80 @@
+"""Recovery and promote: expired leases and due jobs go back to where they can be claimed.
+
+Source: design section 3 (Consumer, Metronome), protocol section 4 ("promote, reap, stalled check": each pass is
+bounded, and repeated until it comes back short, within a time budget), "Next to a foreign worker" (the recount of
+lanes).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from echomq_worker.clock import Clock
+from echomq_worker.connector import Wire
+from echomq_worker.keyspace import Keys
+from echomq_worker.script import Call, evaluate_many
+
+REAP_BATCH = 100
+RECOUNT_BEATS = 10
+RECOUNT_LIMIT = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What one beat brought back: expired leases, due jobs, corrected lane counters."""
+
+    recovered: int = 0
+    promoted: int = 0
+    corrected: int = 0
+
+
+class Recovery:
+    """Reap and promote of one queue. `calls` and `sweep` let a beat send the first pass together with its claim."""
+
+    __slots__ = ("_beats", "_budget_ms", "_clock", "_keys", "_promote_batch", "_wire")
+
+    def __init__(self, wire: Wire, keys: Keys, *, clock: Clock, promote_batch: int, budget_ms: float) -> None:
+        self._wire = wire
+        self._keys = keys
+        self._clock = clock
+        self._promote_batch = promote_batch
+        self._budget_ms = budget_ms
+        self._beats = 0
+
+    def calls(self) -> list[Call]:
+        """The first pass of a beat: reap, promote, and every tenth beat the recount."""
+        keys = self._keys
+        calls: list[Call] = [
+            ("reap", (keys.active, keys.pending), (keys.base,)),
+            ("promote", (keys.schedule, keys.pending), (keys.base, self._promote_batch)),
+        ]
+        if self._beats % RECOUNT_BEATS == 0:
+            calls.append(("recount", (keys.active,), (keys.base, RECOUNT_LIMIT)))
+        self._beats += 1
+        return calls
+
+    async def sweep(self, first: list[Any]) -> Swept:
+        """Go on from the replies of `calls` until both come back short or the time budget is spent.
+
+        Raises what the wire raises; a script's error in a reply is raised too.
+        """
+        swept = _read(first)
+        recovered, promoted = swept.recovered, swept.promoted
+        until = self._clock.monotonic_ms() + self._budget_ms
+        while (recovered >= REAP_BATCH or promoted >= self._promote_batch) and self._clock.monotonic_ms() < until:
+            again = _read(await evaluate_many(self._wire, self.calls()[:2]))
+            recovered, promoted = again.recovered, again.promoted
+            swept = Swept(swept.recovered + recovered, swept.promoted + promoted, swept.corrected)
+        return swept
+
+    async def beat(self) -> Swept:
+        """One whole sweep of its own."""
+        return await self.sweep(await evaluate_many(self._wire, self.calls()))
+
+
+def _read(replies: list[Any]) -> Swept:
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return Swept(replies[0], replies[1], max(0, replies[2]) if len(replies) > 2 else 0)

@@ -1,0 +1,155 @@
+"""Settle: verdicts go to the wire in batches, and stay until they are answered.
+
+Source: design section 3 (Settle), protocol section 4 ("Sent twice", "settled"), script `settle`. A finished job's
+verdict goes out with all others that wait, in one round trip, at once when there is only one. It survives a lost
+connection and an outage of any length; a verdict that had arrived counts once, so sending it again is safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import assert_never
+
+import anyio
+
+from echomq_worker.clock import Clock
+from echomq_worker.connector import Wire
+from echomq_worker.degraded import Degraded
+from echomq_worker.errors import ServerError, WireError
+from echomq_worker.job import Job
+from echomq_worker.keyspace import Keys
+from echomq_worker.nap import Nap
+from echomq_worker.script import evaluate
+from echomq_worker.verdict import Bury, Complete, DelayTo, RetryLater, Verdict
+
+BATCH = 500
+# Nobody has to say what became of these.
+UNKNOWN = "unknown"
+
+Settled = tuple[Job, Verdict, str]
+Argument = str | bytes | int
+
+
+class Settle:
+    """The verdicts of one queue on their way. `put` never waits; `run` sends until it is closed and empty."""
+
+    __slots__ = (
+        "_clock",
+        "_closed",
+        "_degraded",
+        "_idle",
+        "_keys",
+        "_nap",
+        "_on_settled",
+        "_sending",
+        "_unanswered",
+        "_waiting",
+        "_wire",
+    )
+
+    def __init__(
+        self,
+        wire: Wire,
+        keys: Keys,
+        *,
+        clock: Clock,
+        degraded: Degraded,
+        on_settled: Callable[[Sequence[Settled]], None],
+    ) -> None:
+        self._wire = wire
+        self._keys = keys
+        self._clock = clock
+        self._degraded = degraded
+        self._on_settled = on_settled
+        self._waiting: list[tuple[Job, Verdict]] = []
+        self._sending: list[tuple[Job, Verdict]] = []
+        self._nap = Nap()
+        self._idle = True
+        self._closed = False
+        self._unanswered = False
+
+    def put(self, job: Job, verdict: Verdict) -> None:
+        """File a verdict; it goes out in the event loop's next turn, with all that were filed by then."""
+        self._waiting.append((job, verdict))
+        if self._idle:
+            self._idle = False
+            self._nap.wake()
+
+    @property
+    def stuck(self) -> bool:
+        """True while verdicts cannot be delivered: nothing new may be claimed."""
+        return self._degraded.streak > 0
+
+    @property
+    def open(self) -> list[Job]:
+        """The jobs whose verdicts are not answered yet."""
+        return [job for job, _ in (*self._sending, *self._waiting)]
+
+    def close(self) -> None:
+        """End `run` as soon as every verdict is answered."""
+        self._closed = True
+        self._nap.wake()
+
+    async def beat(self) -> int:
+        """Send what waits, at most 500 verdicts in one call, and file the answers. Answers how many there were.
+
+        Raises WireError with the verdicts kept, to be sent again. Shielded: a cancellation waits for the answer.
+        """
+        if not self._sending:
+            self._sending, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+        if not self._sending:
+            return 0
+        sent_before, self._unanswered = self._unanswered, True
+        with anyio.CancelScope(shield=True):
+            answers = await self._send(self._sending)
+        self._unanswered = False
+        self._degraded.good()
+        if sent_before:
+            # The first sending may have arrived: a row that is gone by now is a completion that counted.
+            answers = ["done" if answer == "gone" else answer for answer in answers]
+        batch, self._sending = self._sending, []
+        self._on_settled([(job, verdict, answer) for (job, verdict), answer in zip(batch, answers, strict=True)])
+        return len(batch)
+
+    async def run(self) -> None:
+        """Send whenever something waits; after a wire error wait on the degraded curve and send again."""
+        while not (self._closed and not self._waiting and not self._sending):
+            if not self._waiting and not self._sending:
+                self._idle = True
+                await self._nap.until(anyio.sleep_forever)
+                continue
+            try:
+                await self.beat()
+            except WireError as error:
+                await self._clock.sleep_ms(self._degraded.fail(error))
+
+    async def _send(self, batch: Sequence[tuple[Job, Verdict]]) -> list[str]:
+        keys = self._keys
+        declared = (keys.active, keys.pending, keys.schedule, keys.dead)
+        arguments: list[Argument] = [keys.base]
+        for job, verdict in batch:
+            _add(arguments, job, verdict)
+        try:
+            return [answer.decode() for answer in await evaluate(self._wire, "settle", declared, arguments)]
+        except ServerError:
+            # One row that the script cannot work on (a foreign type under its key) must not hold up the others.
+            if len(batch) == 1:
+                return [UNKNOWN]
+        half = len(batch) // 2
+        return [*await self._send(batch[:half]), *await self._send(batch[half:])]
+
+
+def _add(arguments: list[Argument], job: Job, verdict: Verdict) -> None:
+    """Append one verdict as the script takes it."""
+    group = job.group or ""
+    match verdict:
+        case Complete():
+            arguments += ("c", job.id, job.held, group)
+        case RetryLater():
+            arguments += ("r", job.id, job.held, group, verdict.delay_ms or 0, job.max_attempts, verdict.error)
+        case Bury():
+            arguments += ("r", job.id, job.held, group, 0, 1, verdict.error)
+        case DelayTo():
+            arguments += ("d", job.id, job.held, group, verdict.mode, verdict.value)
+        case _:
+            assert_never(verdict)

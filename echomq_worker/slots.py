@@ -1,0 +1,122 @@
+"""Slots: the long-lived tasks of one consumer in which handlers run, as many as it may run at a time.
+
+Source: design section 4 (no task, timer or context per job: what a job costs here is one turn of a loop). A runner is
+made when work waits and none is idle; one that arrives calls the next while work waits, so that a burst of jobs that
+never suspend is worked off by the runner that got there first, and a burst of jobs that do is spread over all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from anyio.abc import TaskGroup
+
+from echomq_worker.clock import Clock
+from echomq_worker.executor import Execute, Outcome
+from echomq_worker.job import Job
+
+# A runner that never suspends gives the event loop a turn after so long.
+TURN_MS = 5.0
+_CALLED_AT_ONCE = 2
+
+
+class Slots:
+    """`size` slots. `start` fills them, `on_end(job, outcome)` is called as each job ends, before its slot is free."""
+
+    __slots__ = (
+        "_called",
+        "_clock",
+        "_execute",
+        "_idle",
+        "_jobs",
+        "_made",
+        "_name",
+        "_on_end",
+        "_tasks",
+        "running",
+        "size",
+    )
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        tasks: TaskGroup,
+        name: str,
+        clock: Clock,
+        execute: Execute,
+        on_end: Callable[[Job, Outcome], None],
+    ) -> None:
+        self.size = size
+        self.running: dict[str, Job] = {}
+        self._tasks = tasks
+        self._name = name
+        self._clock = clock
+        self._execute = execute
+        self._on_end = on_end
+        self._jobs: deque[Job] = deque()
+        self._idle: list[asyncio.Future[None]] = []
+        self._made = 0
+        self._called = 0
+
+    @property
+    def free(self) -> int:
+        """Slots that no job has, started or waiting to be."""
+        return self.size - len(self.running) - len(self._jobs)
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Run `jobs`; there are free slots for all of them."""
+        self._jobs.extend(jobs)
+        self._call()
+
+    def take_unstarted(self) -> list[Job]:
+        """The jobs that no runner has begun, which will not run here any more."""
+        jobs = list(self._jobs)
+        self._jobs.clear()
+        return jobs
+
+    def drop(self, job: Job) -> bool:
+        """Take back a job that no runner has begun; False when it runs or has ended."""
+        try:
+            self._jobs.remove(job)
+        except ValueError:
+            return False
+        return True
+
+    def _call(self) -> None:
+        while self._jobs and self._called < _CALLED_AT_ONCE:
+            if self._idle:
+                waiter = self._idle.pop()
+                if waiter.done():
+                    continue
+                waiter.set_result(None)
+            elif self._made < self.size:
+                self._made += 1
+                self._tasks.start_soon(self._run, name=f"{self._name}/{self._made}")
+            else:
+                return
+            self._called += 1
+
+    async def _run(self) -> None:
+        jobs, running, clock = self._jobs, self.running, self._clock
+        loop, runner = asyncio.get_running_loop(), asyncio.current_task()
+        while True:
+            self._called -= 1
+            turn = clock.monotonic_ms()
+            while jobs:
+                job = jobs.popleft()
+                running[job.id] = job
+                if jobs:
+                    self._call()
+                outcome = await self._execute(job, runner)
+                del running[job.id]
+                self._on_end(job, outcome)
+                now = clock.monotonic_ms()
+                if now - turn > TURN_MS:
+                    await asyncio.sleep(0)
+                    turn = now
+            waiter = loop.create_future()
+            self._idle.append(waiter)
+            await waiter

@@ -1,0 +1,237 @@
+"""Station: all that one queue has in this process, built from the handler's options and the worker's settings.
+
+Source: design section 3. One consumer stands alone with a parking connection of its own; several make a pool that a
+Metronome beats for. To a handler both are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from anyio.abc import TaskGroup
+
+from echomq_worker.claims import Claims
+from echomq_worker.clock import Clock
+from echomq_worker.connector import Connector
+from echomq_worker.consumer import Consumer, Parts, Rest
+from echomq_worker.degraded import Degraded, Outage
+from echomq_worker.executor import Executor, Outcome
+from echomq_worker.handlers import Bound, Limits
+from echomq_worker.identity import Mint
+from echomq_worker.job import Job, JobContext
+from echomq_worker.journal import Journal
+from echomq_worker.keyspace import Keys
+from echomq_worker.leases import Leases
+from echomq_worker.logs import Logger
+from echomq_worker.metronome import Metronome
+from echomq_worker.parking import Parking
+from echomq_worker.pump import Pump
+from echomq_worker.recovery import Recovery
+from echomq_worker.settle import Settle, Settled
+from echomq_worker.slots import Slots
+from echomq_worker.suspects import Suspects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """The worker-wide numbers that loops need, all from the settings. `name` is unique per process start."""
+
+    name: str
+    beat_ms: int
+    tick_ms: int
+    promote_batch: int
+    max_crashes: int
+    pump: bool
+    limits: Limits
+    level: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What all stations of a process have in common."""
+
+    connector: Connector
+    clock: Clock
+    mint: Mint
+    leases: Leases
+    suspects: Suspects
+    outage: Outage
+    log: Logger
+    tasks: TaskGroup
+    state: object
+
+
+class Alone:
+    """The rest of a consumer that has its queue to itself: a BLPOP on both kinds of readiness tokens."""
+
+    __slots__ = ("_keys", "_parking")
+
+    def __init__(self, parking: Parking, keys: Keys) -> None:
+        self._parking = parking
+        self._keys = (keys.wake, keys.ready)
+
+    async def park(self, timeout_ms: float, /) -> None:
+        """Return at the first token, or after `timeout_ms`. Raises WireError."""
+        await self._parking.blpop(self._keys, max(1, round(timeout_ms)))
+
+    def more(self) -> None:
+        """Nobody else rests here."""
+
+
+class Station:
+    """The loops of one queue. `start` runs them in a task group, `stop` ends them; settle and slots go on until
+    drained.
+    """
+
+    def __init__(self, bound: Bound, shared: Shared, pace: Pace) -> None:
+        limits = bound.options.over(pace.limits)
+        queue = bound.options.queue
+        self.queue = queue
+        self.limits = limits
+        self.keys = Keys(queue)
+        self.journal = Journal(queue, log=shared.log, clock=shared.clock, level=pace.level)
+        self.changed: Callable[[], None] = lambda: None
+        self._shared = shared
+        self._pace = pace
+        self.executor = Executor(bound, limits=pace.limits, state=shared.state, announce=self.journal.started)
+        self._context = JobContext(self.keys, shared.connector, max_attempts=limits.max_attempts)
+        self.settle = Settle(
+            shared.connector,
+            self.keys,
+            clock=shared.clock,
+            degraded=self._degraded("settle"),
+            on_settled=self._settled,
+        )
+        count = min(limits.consumers, limits.concurrency)
+        self.metronome = self._metronome() if count > 1 else None
+        sizes = [limits.concurrency // count + (i < limits.concurrency % count) for i in range(count)]
+        self.consumers = [self._consumer(i, size) for i, size in enumerate(sizes)]
+        self.pump = self._pump() if pace.pump else None
+
+    def start(self, loops: TaskGroup) -> None:
+        """Run every loop that claims or sweeps."""
+        for number, consumer in enumerate(self.consumers):
+            loops.start_soon(consumer.run, name=f"consumer:{self.queue}/{number}")
+        if self.metronome is not None:
+            loops.start_soon(self.metronome.run, name=f"metronome:{self.queue}")
+        if self.pump is not None:
+            loops.start_soon(self.pump.run, name=f"pump:{self.queue}")
+
+    def stop(self) -> None:
+        """Claim, sweep and fire nothing any more; what runs goes on."""
+        for loop in (*self.consumers, self.metronome, self.pump):
+            if loop is not None:
+                loop.stop()
+
+    @property
+    def running(self) -> list[Job]:
+        """Jobs whose handler has begun and not ended."""
+        return [job for consumer in self.consumers for job in consumer.slots.running.values()]
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is in hand: no job waits, runs, or has a verdict on its way."""
+        return not self.settle.open and all(one.slots.free == one.slots.size for one in self.consumers)
+
+    async def exhausted(self, horizon_ms: int) -> bool:
+        """Whether nothing is left for a burst: nothing in hand, nothing that can be claimed, nothing due within
+        `horizon_ms`.
+
+        A paused queue has nothing to give. Raises WireError.
+        """
+        if not self.idle:
+            return False
+        keys = self.keys
+        paused, pending, ring, (seconds, _) = await self._shared.connector.pipeline(
+            [("HEXISTS", keys.meta, "paused"), ("ZCARD", keys.pending), ("LLEN", keys.ring), ("TIME",)]
+        )
+        until = int(seconds) * 1000 + horizon_ms
+        due = await self._shared.connector.call("ZCOUNT", keys.schedule, "-inf", until)
+        return bool(paused) or (not (pending or ring or due) and self.idle)
+
+    def let_go(self, job: Job) -> None:
+        """The job is settled or handed over: nothing in this process holds it any more."""
+        self._shared.leases.let_go(job)
+        self._shared.suspects.release(job)
+
+    def _settled(self, answers: Sequence[Settled]) -> None:
+        for job, _, _ in answers:
+            self.let_go(job)
+        self.journal.settled(answers)
+        for consumer in self.consumers:
+            consumer.settled()
+        self.changed()
+
+    def _degraded(self, loop: str) -> Degraded:
+        return Degraded(f"{loop}:{self.queue}", outage=self._shared.outage, beat_ms=self._pace.beat_ms)
+
+    def _recovery(self) -> Recovery:
+        return Recovery(
+            self._shared.connector,
+            self.keys,
+            clock=self._shared.clock,
+            promote_batch=self._pace.promote_batch,
+            budget_ms=self._pace.beat_ms / 2,
+        )
+
+    def _metronome(self) -> Metronome:
+        return Metronome(
+            self._shared.connector.parking(),
+            self.keys,
+            clock=self._shared.clock,
+            beat_ms=self._pace.beat_ms,
+            recovery=self._recovery(),
+            degraded=self._degraded("metronome"),
+        )
+
+    def _consumer(self, number: int, size: int) -> Consumer:
+        shared, pace = self._shared, self._pace
+        rest: Rest = self.metronome or Alone(shared.connector.parking(), self.keys)
+
+        def slots(on_end: Callable[[Job, Outcome], None]) -> Slots:
+            def ended(job: Job, outcome: Outcome) -> None:
+                on_end(job, outcome)
+                self.changed()
+
+            return Slots(
+                size,
+                tasks=shared.tasks,
+                name=f"slot:{self.queue}/{number}",
+                clock=shared.clock,
+                execute=self.executor.execute,
+                on_end=ended,
+            )
+
+        claims = Claims(
+            self._context,
+            consumer=f"{pace.name}-{number}",
+            lease_ms=self.limits.lease_ms,
+            max_crashes=pace.max_crashes,
+            suspects=shared.suspects,
+        )
+        parts = Parts(
+            clock=shared.clock,
+            beat_ms=pace.beat_ms,
+            lease_ms=self.limits.lease_ms,
+            claims=claims,
+            recovery=None if self.metronome else self._recovery(),
+            rest=rest,
+            settle=self.settle,
+            leases=shared.leases,
+            suspects=shared.suspects,
+            degraded=self._degraded(f"consumer/{number}"),
+            journal=self.journal,
+        )
+        return Consumer(shared.connector, self.keys, parts, slots=slots)
+
+    def _pump(self) -> Pump:
+        return Pump(
+            self._shared.connector,
+            self.keys,
+            clock=self._shared.clock,
+            mint=self._shared.mint,
+            tick_ms=self._pace.tick_ms,
+            promote_batch=self._pace.promote_batch,
+            degraded=self._degraded("pump"),
+        )

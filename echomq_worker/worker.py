@@ -1,0 +1,318 @@
+"""Worker: builds every loop from the settings and the handlers, runs them in one task group, and stops them.
+
+Source: design sections 2 and 3, issue "A worker that runs jobs" (Daemon and CLI). Nothing is read from the
+environment or opened before `run`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import anyio
+
+from echomq_worker.backoff import Policy
+from echomq_worker.clock import Clock, SystemClock
+from echomq_worker.connector import Connector
+from echomq_worker.degraded import Outage
+from echomq_worker.errors import ConfigError, EchoMQError, WireError
+from echomq_worker.handlers import Bound, Handlers, Limits, yielded_type
+from echomq_worker.handover import HandOver
+from echomq_worker.identity import Mint
+from echomq_worker.leases import Keeper, Leases
+from echomq_worker.logs import Logger, get_logger
+from echomq_worker.settings import Settings, load_settings
+from echomq_worker.station import Pace, Shared, Station
+from echomq_worker.suspects import Suspects
+
+F = TypeVar("F", bound=Callable[..., Any])
+Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+
+SKEW_WARNING_MS = 1_000
+# A burst waits for what becomes due this soon, so that a retry is part of it and tomorrow's job is not.
+BURST_HORIZON_MS = 5_000
+_BURST_LOOK_MS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one run of a worker did: answers to verdicts, and what was handed over at the end."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    exit_code: int = 0
+
+    @property
+    def completed(self) -> int:
+        """Jobs done."""
+        return self.counts["done"]
+
+    @property
+    def retried(self) -> int:
+        """Failed runs that will be repeated."""
+        return self.counts["scheduled"]
+
+    @property
+    def dead(self) -> int:
+        """Jobs given up, by a verdict or because they crashed their workers."""
+        return self.counts["dead"] + self.counts["buried"]
+
+    @property
+    def released(self) -> int:
+        """Jobs given back at once at the end."""
+        return self.counts["released"]
+
+    @property
+    def left(self) -> int:
+        """Jobs whose lease has to run out: disowned, or not handed over for want of a server."""
+        return self.counts["disowned"] + self.counts["left"]
+
+
+class Worker:
+    """Handlers by queue name, and `run`. Making one reads nothing and opens nothing."""
+
+    def __init__(
+        self, settings: Settings | None = None, *, name: str | None = None, clock: Clock | None = None
+    ) -> None:
+        """`settings`: instead of the environment's; `name`: of the connections, as CLIENT LIST shows it."""
+        self.handlers = Handlers()
+        self._settings = settings
+        self._name = name or "echomq-worker"
+        self._clock = clock or SystemClock()
+        self._lifespan: Lifespan | None = None
+        self._running: _Run | None = None
+
+    def handler(
+        self,
+        queue: str,
+        *,
+        concurrency: int | None = None,
+        consumers: int | None = None,
+        max_attempts: int | None = None,
+        retry: int | Policy | None = None,
+        no_retry: type[BaseException] | tuple[type[BaseException], ...] = (),
+        timeout_ms: int | None = None,
+        lease_ms: int | None = None,
+    ) -> Callable[[F], F]:
+        """A decorator that makes a function the handler of `queue` and returns it unchanged; what is set wins over
+        settings.
+
+        Raises InvalidQueueName, InvalidArgument, ConfigError, each in one line. See `handlers` for the parameters
+        that a handler may have.
+        """
+        return self.handlers.register(
+            queue,
+            concurrency=concurrency,
+            consumers=consumers,
+            max_attempts=max_attempts,
+            retry=retry,
+            no_retry=no_retry,
+            timeout_ms=timeout_ms,
+            lease_ms=lease_ms,
+        )
+
+    def lifespan(self, function: Callable[[], AsyncIterator[Any]] | Lifespan) -> Lifespan:
+        """What handlers share: an async generator that yields once, or an async context manager. Entered before the
+        first claim, left after the last verdict. Register it before the handlers that ask for what it yields by type.
+        """
+        if self._lifespan is not None:
+            raise ConfigError("lifespan: there is one already, expected one per worker")
+        self.handlers.state_type = yielded_type(function)
+        made: Any = function
+        self._lifespan = made if hasattr(function, "__wrapped__") else asynccontextmanager(made)
+        return self._lifespan
+
+    def stop(self) -> None:
+        """End `run` as a first signal would: drain, then hand over. Without a run it has no effect."""
+        if self._running is not None:
+            self._running.stop()
+
+    async def run(
+        self,
+        settings: Settings | None = None,
+        *,
+        queues: Sequence[str] = (),
+        burst: bool = False,
+        pump: bool | None = None,
+        signals: bool = True,
+    ) -> Report:
+        """Serve until a signal, `stop()`, or, with `burst`, until nothing is left.
+
+        `queues`: only these, of those that have a handler. `pump`: instead of the setting. `signals`: SIGTERM and
+        SIGINT stop, a second one at once. Raises ConfigError, Unreachable, AuthenticationFailed, FenceRefused before
+        anything is claimed; a loop that dies of a bug raises its error.
+        """
+        settings = settings or self._settings or load_settings()
+        url = settings.require_url()
+        bounds = self._chosen(queues, settings)
+        connector = Connector(
+            url,
+            wire_version=settings.wire_version,
+            connect_timeout_ms=settings.connect_timeout_ms,
+            command_timeout_ms=settings.command_timeout_ms,
+            clock=self._clock,
+            name=self._name,
+        )
+        async with connector, self._entered() as state:
+            pumps = settings.pump if pump is None else pump
+            self._running = _Run(connector, settings, bounds, state, clock=self._clock, pump=pumps)
+            try:
+                return await self._running.run(burst=burst, signals=signals)
+            finally:
+                self._running = None
+
+    @asynccontextmanager
+    async def _entered(self) -> AsyncIterator[Any]:
+        if self._lifespan is None:
+            yield None
+            return
+        async with self._lifespan() as state:
+            yield state
+
+    def _chosen(self, queues: Sequence[str], settings: Settings) -> list[Bound]:
+        if not self.handlers.queues:
+            raise ConfigError('worker: it has no handler, expected at least one @worker.handler("queue")')
+        unknown = [name for name in queues if name not in self.handlers.queues]
+        if unknown:
+            raise ConfigError(f"queue {unknown[0]}: no handler, expected one of {', '.join(self.handlers.queues)}")
+        chosen = [bound for bound in self.handlers if not queues or bound.options.queue in queues]
+        for bound in chosen:
+            lease_ms = bound.options.lease_ms
+            if lease_ms is not None and lease_ms < 2 * settings.beat_ms:
+                raise ConfigError(
+                    f"handler of {bound.options.queue}: lease_ms={lease_ms}: expected at least two beats "
+                    f"(2 x {settings.beat_ms} ms)"
+                )
+        return chosen
+
+
+class _Run:
+    """One run of a worker: the stations, and the two task groups that own every loop."""
+
+    def __init__(
+        self,
+        connector: Connector,
+        settings: Settings,
+        bounds: Sequence[Bound],
+        state: object,
+        *,
+        clock: Clock,
+        pump: bool,
+    ) -> None:
+        self._connector = connector
+        self._settings = settings
+        self._bounds = bounds
+        self._state = state
+        self._clock = clock
+        self._log: Logger = get_logger("echomq_worker")
+        self._stopped = anyio.Event()
+        self._hand_over: HandOver | None = None
+        self._pace = Pace(
+            name=secrets.token_hex(6),
+            beat_ms=settings.beat_ms,
+            tick_ms=settings.tick_ms,
+            promote_batch=settings.promote_batch,
+            max_crashes=settings.max_crashes,
+            pump=pump,
+            level=settings.log_level,
+            limits=Limits(
+                concurrency=settings.concurrency,
+                max_attempts=settings.max_attempts,
+                retry=settings.retry_delay_ms,
+                lease_ms=settings.lease_ms,
+            ),
+        )
+
+    def stop(self) -> None:
+        """First call: drain, then hand over. Second call: the grace is over now."""
+        if self._stopped.is_set() and self._hand_over is not None:
+            self._hand_over.hurry()
+        self._stopped.set()
+
+    async def run(self, *, burst: bool, signals: bool) -> Report:
+        leases = Leases(clock=self._clock)
+        outage = Outage(clock=self._clock, log=self._log)
+        await self._look_at_server()
+        async with anyio.create_task_group() as tasks:
+            shared = Shared(
+                connector=self._connector,
+                clock=self._clock,
+                mint=Mint(self._clock, self._settings.node_id),
+                leases=leases,
+                suspects=Suspects(),
+                outage=outage,
+                log=self._log,
+                tasks=tasks,
+                state=self._state,
+            )
+            stations = [Station(bound, shared, self._pace) for bound in self._bounds]
+            self._hand_over = HandOver(self._connector, stations, clock=self._clock)
+            keeper = Keeper(
+                leases,
+                self._keeper_connector,
+                shortest_lease_ms=min(station.limits.lease_ms for station in stations),
+                outage=outage,
+            )
+            tasks.start_soon(keeper.run, name="leases")
+            for station in stations:
+                tasks.start_soon(station.settle.run, name=f"settle:{station.queue}")
+            if signals:
+                tasks.start_soon(self._watch_signals, name="signals")
+            self._log.info("worker started", queues=[station.queue for station in stations])
+            async with anyio.create_task_group() as loops:
+                for station in stations:
+                    station.start(loops)
+                if burst:
+                    loops.start_soon(self._watch_burst, stations, name="burst")
+                await self._stopped.wait()
+                for station in stations:
+                    station.stop()
+            await self._hand_over.run(self._settings.grace_ms)
+            tasks.cancel_scope.cancel()
+        counts: Counter[str] = sum((station.journal.counts for station in stations), Counter())
+        self._log.info("worker stopped", **dict(counts))
+        return Report(counts)
+
+    def _keeper_connector(self) -> Connector:
+        settings = self._settings
+        return Connector(
+            settings.require_url(),
+            wire_version=settings.wire_version,
+            connect_timeout_ms=settings.connect_timeout_ms,
+            command_timeout_ms=settings.command_timeout_ms,
+            name="echomq-leases",
+        )
+
+    async def _look_at_server(self) -> None:
+        """Clock skew and eviction: warned about, never a reason not to start."""
+        try:
+            skew_ms = await self._connector.skew_ms()
+            if abs(skew_ms) > SKEW_WARNING_MS:
+                self._log.warning("clock skew", host_minus_server_ms=round(skew_ms), hint="repeats use the host clock")
+            reply = await self._connector.call("CONFIG", "GET", "maxmemory-policy")
+            policy = reply[1].decode() if reply else ""
+            if policy and policy != "noeviction":
+                self._log.warning("eviction policy", policy=policy, expected="noeviction", hint="jobs may vanish")
+        except WireError:
+            raise
+        except EchoMQError as error:
+            self._log.info("server check skipped", reason=str(error))
+
+    async def _watch_signals(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+            async for number in received:
+                self._log.info("signal", name=number.name, again=self._stopped.is_set())
+                self.stop()
+
+    async def _watch_burst(self, stations: Sequence[Station]) -> None:
+        while not self._stopped.is_set():
+            await self._clock.sleep_ms(_BURST_LOOK_MS)
+            try:
+                if all([await station.exhausted(BURST_HORIZON_MS) for station in stations]):
+                    self.stop()
+            except WireError:
+                continue  # the loops say so
