@@ -1,0 +1,44 @@
+"""Guards of the verbs: what is refused before anything is sent.
+
+Source: the seed "Scheduling & recurrence" (`when is_integer(…) and … >= 0`). A bool is no integer here, as it is none
+there.
+"""
+
+from __future__ import annotations
+
+from echomq_worker.errors import InvalidArgument
+
+_SHOWN_CHARACTERS = 40
+
+
+def integer(name: str, value: object, *, at_least: int | None = None) -> int:
+    """The value itself when it is an integer, of at least `at_least` where that is given; InvalidArgument when not."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidArgument(f"{name} of type {type(value).__name__}: expected an integer")
+    if at_least is not None and value < at_least:
+        raise InvalidArgument(f"{name} {shown(value)}: expected {at_least} or more")
+    return value
+
+
+def shown(value: int) -> str:
+    """An integer as an error text shows it, however many digits it has."""
+    return str(value) if value.bit_length() <= 128 else f"of {value.bit_length()} bits"
+
+
+def token_text(token: int | str) -> str:
+    """A fencing token as the wire has it: the number of a plain claim, or `number:random` of one of our own.
+
+    InvalidArgument for anything else.
+    """
+    if isinstance(token, str):
+        number, colon, random = token.partition(":")
+        if number.isascii() and number.isdigit() and (not colon or (random and ":" not in random)):
+            return token
+        raise InvalidArgument("token: expected a number, or number:random as a claim gave it")
+    return str(integer("token", token))
+
+
+def decimal(value: int) -> str:
+    """An integer as the wire has it, also beyond the digits that `str` converts."""
+    limit = 4_000
+    return str(value) if value.bit_length() < limit else "inf" if value > 0 else "-inf"

@@ -1,0 +1,176 @@
+"""Repeat: a recurrence is a registration, not a loop; each occurrence is a job of its own.
+
+Source: the seed "Scheduling & recurrence" (register, cancel, due, advance, count; every score is priced on the host's
+clock); `fixed_rate`, `update` and `fire`, which claims, enqueues and advances in one script, are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Self
+
+from echomq_worker.clock import Clock, SystemClock
+from echomq_worker.codec import encode
+from echomq_worker.connector import Wire
+from echomq_worker.guards import integer
+from echomq_worker.identity import Mint, default_mint
+from echomq_worker.keyspace import Keys
+from echomq_worker.rows import checked
+from echomq_worker.script import evaluate
+
+Outcome = Literal["fired", "not_due", "absent", "duplicate"]
+
+_REGISTRATION = ("exists", "registered", "updated")
+_FIELDS = ("every_ms", "template", "fixed_rate")
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatRecord:
+    """One registration: its period, the payload of each occurrence, its next run in ms on the hosts' clock.
+
+    `fixed_rate`: runs keep the grid (due + period, whole missed periods skipped), else the next run is a period after
+    the last one fired.
+    """
+
+    name: str
+    every_ms: int
+    template: bytes
+    next_at_ms: int
+    fixed_rate: bool = False
+
+
+class Registration(str):
+    """The outcome of `register`, itself the text `registered`, `exists` or `updated`.
+
+    `standing` is the record that was left alone where the name exists, `difference` the names of its fields that are
+    not what was asked for: empty where nothing is to be said.
+    """
+
+    __slots__ = ("difference", "standing")
+
+    standing: RepeatRecord | None
+    difference: tuple[str, ...]
+
+    @classmethod
+    def of(cls, outcome: str, standing: RepeatRecord | None = None, difference: Sequence[str] = ()) -> Self:
+        """An outcome with what stands in its way."""
+        self = cls(outcome)
+        self.standing = standing
+        self.difference = tuple(difference)
+        return self
+
+
+class Fired(NamedTuple):
+    """What became of one name: the outcome, and the id of the occurrence when it is `fired`."""
+
+    name: str
+    outcome: Outcome
+    id: str | None
+
+
+class Firing(NamedTuple):
+    """What became of each name in order, and the earliest next run of the registry in ms (None: it is empty)."""
+
+    fired: list[Fired]
+    next_at_ms: int | None
+
+
+class Repeat:
+    """The registry over any wire. `clock` is the host's: it prices register, due and advance, as in the seeds."""
+
+    __slots__ = ("_clock", "_mint", "_wire")
+
+    def __init__(self, wire: Wire, *, clock: Clock | None = None, mint: Mint | None = None) -> None:
+        self._wire = wire
+        self._clock = clock or SystemClock()
+        self._mint = mint or default_mint()
+
+    async def register(
+        self,
+        queue: str,
+        name: str,
+        every_ms: int,
+        template: object,
+        *,
+        first_in_ms: int = 0,
+        fixed_rate: bool = False,
+        update: bool = False,
+    ) -> Registration:
+        """Register a name; the first run is `first_in_ms` (0 or more) from now, then every `every_ms` (1 or more).
+
+        A name that is registered already answers `exists` and is left alone; what differs is on the answer. With
+        `update` what differs is replaced (`updated`); its next run moves only when the period does.
+        """
+        keys, payload = Keys(queue), encode(template)
+        first_at = self._clock.now_ms() + integer("first_in_ms", first_in_ms, at_least=0)
+        values = [name, str(integer("every_ms", every_ms, at_least=1)), payload, str(first_at)]
+        values += [flag for flag, given in (("fixed", fixed_rate), ("update", update)) if given]
+        reply = await evaluate(self._wire, "repeat_register", (keys.repeat, keys.repeat_record(name)), values)
+        outcome = _REGISTRATION[reply]
+        if outcome != "exists":
+            return Registration.of(outcome)
+        records = await self._records(keys, [name])
+        if not records:
+            return Registration.of(outcome)
+        standing = records[0]
+        asked = {"every_ms": every_ms, "template": payload, "fixed_rate": fixed_rate}
+        difference = [field for field, value in asked.items() if getattr(standing, field) != value]
+        return Registration.of(outcome, standing, difference)
+
+    async def cancel(self, queue: str, name: str) -> bool:
+        """Remove a registration; False when there was none. Occurrences that were enqueued stay."""
+        keys = Keys(queue)
+        return bool(await evaluate(self._wire, "repeat_cancel", (keys.repeat, keys.repeat_record(name)), (name,)))
+
+    async def due(self, queue: str, now_ms: int | None = None) -> list[RepeatRecord]:
+        """The registrations whose next run is at or before `now_ms` (default: the host's clock), earliest first."""
+        keys = Keys(queue)
+        until = self._clock.now_ms() if now_ms is None else integer("now_ms", now_ms)
+        return await self._listed(keys, await self._wire.call("ZRANGE", keys.repeat, "-inf", until, "BYSCORE"))
+
+    async def advance(self, queue: str, name: str, every_ms: int) -> bool:
+        """Set a name's next run to the host's now plus `every_ms`; False for a cancelled one, which is dropped."""
+        keys = Keys(queue)
+        next_at = self._clock.now_ms() + integer("every_ms", every_ms, at_least=1)
+        names = (keys.repeat, keys.repeat_record(name))
+        return bool(await evaluate(self._wire, "repeat_advance", names, (name, str(next_at))))
+
+    async def count(self, queue: str) -> int:
+        """How many names are registered."""
+        return int(await self._wire.call("ZCARD", Keys(queue).repeat))
+
+    async def fire(self, queue: str, names: Iterable[str], now_ms: int | None = None) -> Firing:
+        """Fire the names that are due at `now_ms` (default: the host's clock): once per period for a whole fleet.
+
+        Each occurrence is claimed, enqueued and advanced in one script, so no crash falls in between. A cancelled name
+        is `absent` and dropped.
+        """
+        keys = Keys(queue)
+        pairs = [(name, self._mint.next()) for name in names]
+        now = self._clock.now_ms() if now_ms is None else integer("now_ms", now_ms)
+        values = [keys.base, str(now), *(value for pair in pairs for value in pair)]
+        *answers, next_at = await evaluate(self._wire, "repeat_fire", (keys.repeat, keys.pending), values)
+        fired = [
+            Fired(name, answer, id if answer == "fired" else None)
+            for (name, id), answer in zip(pairs, (answer.decode() for answer in answers), strict=True)
+        ]
+        return Firing(fired, int(float(next_at)) if next_at else None)
+
+    async def _listed(self, keys: Keys, members: Sequence[bytes]) -> list[RepeatRecord]:
+        return await self._records(keys, [member.decode("utf-8", "replace") for member in members])
+
+    async def _records(self, keys: Keys, names: Sequence[str]) -> list[RepeatRecord]:
+        """The records of names, those without one left out."""
+        rows = checked(await self._wire.pipeline([("HMGET", keys.repeat_record(name), *_FIELDS) for name in names]))
+        scores = await self._wire.call("ZMSCORE", keys.repeat, *names) if names else []
+        return [
+            RepeatRecord(name, int(every_ms), template or b"", int(float(score or 0)), fixed_rate is not None)
+            for name, (every_ms, template, fixed_rate), score in zip(names, rows, scores, strict=True)
+            if every_ms is not None
+        ]
+
+    async def list(self, queue: str) -> list[RepeatRecord]:
+        """All registrations, the earliest next run first."""
+        keys = Keys(queue)
+        return await self._listed(keys, await self._wire.call("ZRANGE", keys.repeat, 0, -1))

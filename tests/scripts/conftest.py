@@ -1,0 +1,30 @@
+"""Fixtures for tests of scripts: one queue's state, and the verbs over a connector."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.asyncio import Redis
+
+from echomq_worker.connector import Connector, connect
+from tests.support.plain import Plain, Queue
+
+
+@pytest.fixture
+async def wire(url: str) -> AsyncIterator[Connector]:
+    """A connector on the session's server."""
+    async with connect(url) as connector:
+        yield connector
+
+
+@pytest.fixture
+def plain(wire: Connector) -> Plain:
+    """The plain verbs on queue `q`."""
+    return Plain(wire)
+
+
+@pytest.fixture
+def queue(raw: Redis) -> Queue:
+    """The state of queue `q`."""
+    return Queue(raw)
