@@ -1,3 +1,83 @@
-"""A worker for EchoMQ job queues on Valkey."""
+"""A worker for EchoMQ job queues on Valkey: handlers by queue name, producing, scheduling, lanes and repeats.
+
+Everything that a user needs is here by name, and imported when it is first asked for: a container's health command must
+not pay for a worker.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from echomq_worker.backoff import Exponential, Fixed, Jitter
+    from echomq_worker.connector import Connector, connect
+    from echomq_worker.errors import EchoMQError
+    from echomq_worker.job import Job, JobCancelled
+    from echomq_worker.jobs import Jobs, New
+    from echomq_worker.lanes import Lanes
+    from echomq_worker.pool import Pool, connect_pool
+    from echomq_worker.repeat import Repeat
+    from echomq_worker.rows import Receipt
+    from echomq_worker.settings import Settings
+    from echomq_worker.stalled import Stalled
+    from echomq_worker.verdict import Delay, Reject, Retry
+    from echomq_worker.worker import Report, Worker
+
+_HOMES = {
+    "Exponential": "backoff",
+    "Fixed": "backoff",
+    "Jitter": "backoff",
+    "Connector": "connector",
+    "connect": "connector",
+    "EchoMQError": "errors",
+    "Job": "job",
+    "JobCancelled": "job",
+    "Jobs": "jobs",
+    "New": "jobs",
+    "Lanes": "lanes",
+    "Pool": "pool",
+    "connect_pool": "pool",
+    "Repeat": "repeat",
+    "Receipt": "rows",
+    "Settings": "settings",
+    "Stalled": "stalled",
+    "Delay": "verdict",
+    "Reject": "verdict",
+    "Retry": "verdict",
+    "Report": "worker",
+    "Worker": "worker",
+}
+
+__all__ = [
+    "Connector",
+    "Delay",
+    "EchoMQError",
+    "Exponential",
+    "Fixed",
+    "Jitter",
+    "Job",
+    "JobCancelled",
+    "Jobs",
+    "Lanes",
+    "New",
+    "Pool",
+    "Receipt",
+    "Reject",
+    "Repeat",
+    "Report",
+    "Retry",
+    "Settings",
+    "Stalled",
+    "Worker",
+    "connect",
+    "connect_pool",
+]
+
+
+def __getattr__(name: str) -> object:
+    """The public name `name`, from the module that has it."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)

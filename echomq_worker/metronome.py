@@ -22,7 +22,7 @@ from echomq_worker.recovery import Recovery, Swept
 
 
 class Metronome:
-    """Sweeps and wakes for every consumer of one queue in this process. Consumers rest here as they would on a BLPOP."""
+    """Sweeps and wakes for every consumer of one queue in this process. Consumers rest here as on a BLPOP."""
 
     __slots__ = (
         "_beat_ms",
