@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from echomq_worker.connector import Wire
 from echomq_worker.keyspace import FENCE_KEY, Keys
 from echomq_worker.script import evaluate
-from tests.support.keyspace import Value, keyspace_of
+from tests.support.keyspace import keyspace_of
 
 QUEUE = "q"
 GROUP = "GRP00000000001"
@@ -22,7 +22,7 @@ OTHER_GROUP = "GRP00000000002"
 FAR_MS = 4_000_000_000_000
 """A run-at or deadline that no test lives to see (2096)."""
 
-State = dict[str, Value]
+State = dict[str, Any]
 
 
 def job(number: int, namespace: str = "JOB") -> str:
@@ -61,7 +61,7 @@ class Queue:
 
     async def state(self) -> State:
         """Every key of the server but the fence, names of this queue without their `emq:{q}:`."""
-        found = await keyspace_of(self.raw)
+        found: State = dict(await keyspace_of(self.raw))
         found.pop(FENCE_KEY, None)
         return {name.removeprefix(self.keys.base): value for name, value in found.items()}
 
