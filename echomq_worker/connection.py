@@ -154,7 +154,7 @@ class Link(asyncio.Protocol):
 
     def _flush(self) -> None:
         unsent, self._unsent = self._unsent, []
-        if self._transport is not None and not self.closed:
+        if unsent and self._transport is not None and not self.closed:
             self._transport.write(b"".join(unsent))
 
     def _look(self) -> None:
@@ -187,6 +187,8 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Part of asyncio's protocol interface: hand out every reply that is complete."""
+        if self.closed:
+            return
         self._heard_at = monotonic()
         waiting = self._waiting
         gets = self._reader.gets

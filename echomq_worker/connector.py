@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -63,6 +63,7 @@ class Connector:
         self._parkings: list[Parking] = []
         self._closed = False
         self._generation = 0
+        self._held_up = 0
 
     @property
     def url_safe(self) -> str:
@@ -81,8 +82,8 @@ class Connector:
 
     @property
     def pending(self) -> int:
-        """Calls and pipelines that are not answered yet."""
-        return 0 if self._link is None else self._link.pending
+        """Calls and pipelines that are not answered yet, those that wait for the connection included."""
+        return self._held_up + (0 if self._link is None else self._link.pending)
 
     async def open(self) -> None:
         """Connect now; raises Unreachable, AuthenticationFailed, FenceRefused, Unavailable or ConfigError."""
@@ -141,19 +142,23 @@ class Connector:
     async def _usable(self) -> Link:
         self._check_loop()
         opened = False
-        while True:
-            if self._closed:
-                raise EchoMQError(f"connector {self.url_safe}: it is closed")
-            link = self._link
-            if link is None or link.closed:
-                if opened:
-                    raise Unreachable(f"{self.url_safe}: the connection was closed right after it was made")
-                opened = True
-                await self._open_once()
-            elif not link.writable.is_set():
-                await link.writable.wait()
-            else:
-                return link
+        self._held_up += 1
+        try:
+            while True:
+                if self._closed:
+                    raise EchoMQError(f"connector {self.url_safe}: it is closed")
+                link = self._link
+                if link is None or link.closed:
+                    if opened:
+                        raise Unreachable(f"{self.url_safe}: the connection was closed right after it was made")
+                    opened = True
+                    await self._open_once()
+                elif not link.writable.is_set():
+                    await link.writable.wait()
+                else:
+                    return link
+        finally:
+            self._held_up -= 1
 
     def _check_loop(self) -> None:
         loop = asyncio.get_running_loop()
@@ -197,14 +202,30 @@ class Connector:
 
     async def aclose(self) -> None:
         """Close, parkings included; what is unanswered ends as ConnectionLost. May be called again."""
+        if self._loop is not None and not self._closed:
+            self._check_loop()
+        # A stack, so that a cancellation in the middle leaves nothing open behind it.
+        async with AsyncExitStack() as closing:
+            closing.push_async_callback(self._close_link)
+            closing.push_async_callback(self._end_opening)
+            await self._close_parkings()
+
+    async def _close_parkings(self) -> None:
         parkings, self._parkings = self._parkings, []
-        for parking in parkings:
-            await parking.aclose()
+        try:
+            # They first, and while commands still go: a token that nobody took is given back over this connection.
+            await asyncio.gather(*(parking.aclose() for parking in parkings))
+        finally:
+            for parking in parkings:
+                parking.abort()
+
+    async def _end_opening(self) -> None:
         self._closed = True
-        opening = self._opening
-        if opening is not None:
-            opening.cancel()
-            await asyncio.wait({opening})
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait({self._opening})
+
+    async def _close_link(self) -> None:
         link, self._link = self._link, None
         if link is not None:
             await link.aclose()

@@ -7,13 +7,20 @@ uses the reading of URLs, TLS contexts and the opening of sockets; handshake, re
 from __future__ import annotations
 
 import asyncio
+import inspect
 import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
-from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection, parse_url
+from redis.asyncio.connection import (
+    AbstractConnection,
+    Connection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+    parse_url,
+)
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
@@ -135,11 +142,13 @@ class Endpoint:
 
 
 def mask(url: str) -> str:
-    """The URL with passwords replaced by `***`, fit for logs; `<unreadable url>` where nothing can be told apart."""
+    """The URL with passwords replaced by `***`, fit for logs; `***` alone where its parts cannot be told apart."""
     try:
         parts = urlsplit(url)
     except ValueError:
-        return "<unreadable url>"
+        return _MASK
+    if parts.scheme not in _SCHEMES or _torn(parts):
+        return _MASK
     login, at, host = parts.netloc.rpartition("@")
     if ":" in login:
         login = f"{login.partition(':')[0]}:{_MASK}"
@@ -148,6 +157,11 @@ def mask(url: str) -> str:
         for name, value in parse_qsl(parts.query, keep_blank_values=True)
     )
     return f"{parts.scheme}://{login}{at}{host}{parts.path}{'?' if query else ''}{query}"
+
+
+def _torn(parts: SplitResult) -> bool:
+    """Whether a `/`, `?` or `#` that should have been escaped may have torn the password out of its place."""
+    return bool(parts.fragment) or "@" in parts.path or "@" in parts.query
 
 
 def _refuse(safe: str, why: str) -> NoReturn:
@@ -171,8 +185,8 @@ def _check_shape(url: object) -> str:
         ) from None
     if parts.scheme not in _SCHEMES or not url.lower().startswith(f"{parts.scheme}://"):
         raise ConfigError("url: expected a scheme of redis://, rediss:// or unix://")
-    if parts.fragment or "#" in url or "@" in parts.path:
-        raise ConfigError("url: a / ? # or @ in user and password must be written as %2F %3F %23 or %40")
+    if _torn(parts) or "#" in url:
+        raise ConfigError("url: a / ? # or @ in user, password and path must be written as %2F %3F %23 or %40")
     if port == 0:
         raise ConfigError("url: port 0, expected 1 to 65535")
     if parts.scheme == "unix" and not parts.path.strip("/"):
@@ -199,6 +213,9 @@ def _database(url: str, scheme: str, safe: str, db: object) -> int:
 
 
 def _dialer(scheme: str, safe: str, settings: dict[str, Any]) -> Dialer:
+    # What it would tell the server about itself is read from the disk, in the event loop; older ones do not have this.
+    if "driver_info" in inspect.signature(AbstractConnection.__init__).parameters:
+        settings = {**settings, "driver_info": None}
     kinds: dict[str, Callable[..., Any]] = {"redis": _TcpDialer, "rediss": _TlsDialer, "unix": _UnixDialer}
     try:
         dialer: Any = kinds[scheme](

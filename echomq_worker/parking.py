@@ -168,6 +168,12 @@ class Parking:
         elif length > _TOKENS:
             await self._home.call("LTRIM", key, 0, _TOKENS - 1)
 
+    def abort(self) -> None:
+        """Drop the connection at once."""
+        self._closed = True
+        if self._link is not None:
+            self._link.abort()
+
     async def aclose(self) -> None:
         """Give back a token that nobody took and close; may be called again."""
         self._closed = True
