@@ -24,7 +24,10 @@ def stats(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count the jobs of each queue by state, and what it has completed and buried so far."""
+    """Count the jobs of each queue by state, and what it has completed and buried so far.
+
+    ready: could be claimed now, flat pending and lanes together. An autoscaler reads that one.
+    """
     settings = settings_for(url)
 
     async def ask() -> list[dict[str, Any]]:
@@ -32,13 +35,24 @@ def stats(
 
         async with connected(settings) as connector:
             jobs = Jobs(connector)
-            return [
-                {"queue": queue, **asdict(await jobs.counts(queue)), **asdict(await jobs.metrics(queue))}
-                for queue in queues
-            ]
+            found = []
+            for queue in queues:
+                counts = await jobs.counts(queue)
+                totals = asdict(await jobs.metrics(queue))
+                found.append({"queue": queue, "ready": counts.ready, **asdict(counts), **totals})
+            return found
 
     rows = run_async(ask())
     if as_json:
         print_json(rows)
         return
-    print_table(tuple(rows[0]), [tuple(row.values()) for row in rows])
+    print_table(tuple(rows[0]), [tuple(map(_shown, row.values())) for row in rows])
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        # Lanes: how many jobs in how many.
+        return f"{sum(value.values())} in {len(value)}" if value else 0
+    return value

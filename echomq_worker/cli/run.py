@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from echomq_worker.cli import Exit
 from echomq_worker.cli.common import Url, settings_for
 from echomq_worker.errors import ConfigError
 
@@ -48,7 +51,7 @@ def run(  # noqa: PLR0913 - one parameter per flag, that is how typer reads them
         int, typer.Option("--processes", metavar="N", min=1, max=_NODES, help="Worker processes.")
     ] = 1,
     pump: Annotated[
-        bool | None, typer.Option("--pump/--no-pump", help="Fire repeats from here.", show_default="pump")
+        bool | None, typer.Option("--pump/--no-pump", help="Fire repeats from here.", show_default=False)
     ] = None,
     log_format: Annotated[
         str | None,
@@ -63,18 +66,19 @@ def run(  # noqa: PLR0913 - one parameter per flag, that is how typer reads them
     """Run the handlers of MODULE:ATTR until a signal (SIGTERM, SIGINT) or, with --burst, until nothing is left."""
     if embedded and url is not None:
         raise ConfigError("--embedded and --url: expected one of them")
-    settings = settings_for(url, concurrency=concurrency, pump=pump, log_format=log_format, log_level=log_level)
+    flags = {"concurrency": concurrency, "pump": pump, "log_format": log_format, "log_level": log_level}
+    settings = settings_for(url, **flags)
     if not embedded:
         settings.require_url()
-    _configure_logs(settings, child=supervised)
     from echomq_worker.embedded import embedded_valkey
+    from echomq_worker.logs import configure_logging
 
-    with embedded_valkey() if embedded else nullcontext() as own_url:
+    configure_logging(settings.log_format, settings.log_level)
+    with stopped_early_is_fine(), embedded_valkey() if embedded else nullcontext() as own_url:
         if own_url is not None:
-            settings = settings_for(
-                own_url, concurrency=concurrency, pump=pump, log_format=log_format, log_level=log_level
-            )
-            _announce(own_url)
+            settings = settings_for(own_url, **flags)
+        if not supervised:
+            _say_settings(settings)
         if processes > 1:
             code = _supervise(context.obj, settings, processes=processes, burst=burst, own_url=own_url)
         else:
@@ -82,20 +86,40 @@ def run(  # noqa: PLR0913 - one parameter per flag, that is how typer reads them
     raise typer.Exit(code)
 
 
-def _configure_logs(settings: Settings, *, child: bool) -> None:
-    from echomq_worker.logs import configure_logging, get_logger
-    from echomq_worker.settings import unknown_variables
-
-    configure_logging(settings.log_format, settings.log_level)
-    if not child:
-        for text in unknown_variables():
-            get_logger(__name__).warning(text)
+class StoppedEarly(KeyboardInterrupt):
+    """A signal came before the worker listened to signals. Of this base, so that an event loop lets it through."""
 
 
-def _announce(own_url: str) -> None:
+@contextmanager
+def stopped_early_is_fine() -> Iterator[None]:
+    """Inside, SIGTERM and SIGINT end the process with 0 as long as nobody else listens: nothing is claimed by then.
+
+    Without this the first process of a container would not even be ended: for it such a signal has no effect.
+    """
+
+    def leave(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise StoppedEarly
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, leave)
+    try:
+        yield
+    except StoppedEarly:
+        raise typer.Exit(Exit.OK) from None
+    finally:
+        # The work is over: a signal that comes late does not change the exit code.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _say_settings(settings: Settings) -> None:
     from echomq_worker.logs import get_logger
+    from echomq_worker.settings import effective, unknown_variables
 
-    get_logger(__name__).info("embedded valkey started", url=own_url, hint=f"echomq-worker enqueue --url {own_url}")
+    log = get_logger(__name__)
+    for text in unknown_variables():
+        log.warning(text)
+    log.info("settings", **effective(settings))
 
 
 def _work(target: str, settings: Settings, *, queues: Sequence[str], burst: bool, supervised: bool) -> int:
