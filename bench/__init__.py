@@ -1,0 +1,1 @@
+"""Benchmarks: one command each, machine-readable results, ratios and counters rather than bare times."""
