@@ -20,7 +20,7 @@ from annotated_types import MaxLen
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from typing_extensions import TypedDict
+from typing_extensions import TypeAliasType, TypedDict
 
 from echomq_worker.codec import decoder_for, encode
 from echomq_worker.errors import ConfigError, InvalidArgument, Unreadable
@@ -217,6 +217,8 @@ def test_what_is_written(value: object, payload: bytes) -> None:
         (Size, Size.SMALL),
         (Color, Color.RED),
         (UserId, UserId("u-1")),
+        (TypeAliasType("Name", str), "abc"),
+        (TypeAliasType("Numbers", list[int]), [1]),
         (Literal["a", "b"], "b"),
         (Literal["a", 1], 1),
         (Annotated[str, MaxLen(3)], "abc"),
@@ -231,7 +233,7 @@ def test_what_is_written(value: object, payload: bytes) -> None:
         (bytes | str, "größe"),
         (bytes | str, b"\xff"),
     ],
-    ids=range(37),
+    ids=range(39),
 )
 def test_a_value_of_the_annotation_round_trips(annotation: Any, value: object) -> None:
     """What a producer hands over as this type is what the handler gets, equal and of the same type."""
