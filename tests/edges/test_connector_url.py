@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,7 +129,7 @@ def test_no_password_gets_into_any_text(password: str, scheme: str) -> None:
 
 
 def test_the_object_shows_no_password() -> None:
-    """repr of the connector's parts, as a debugger or a crash report prints them, holds no password."""
+    """The repr of the connector's parts, as a debugger or a crash report prints them, holds no password."""
     connector = Connector(f"redis://user:{SECRET}@host:6379/0")
     assert connector.url_safe == "redis://user:***@host:6379/0"
     assert SECRET not in repr(connector)
@@ -138,8 +140,9 @@ def test_the_object_shows_no_password() -> None:
 @pytest.mark.parametrize("setting", ["connect_timeout_ms", "command_timeout_ms"])
 def test_a_timeout_of_nothing_is_refused(setting: str) -> None:
     """A timeout of 0 would fail every call: it is refused when the connector is made."""
+    settings: dict[str, Any] = {setting: 0}
     with pytest.raises(ConfigError, match=f"{setting}: 0, expected 1 or more"):
-        Connector("redis://host", **{setting: 0})
+        Connector("redis://host", **settings)
 
 
 def test_the_dialer_never_retries() -> None:

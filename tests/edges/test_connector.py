@@ -1,0 +1,493 @@
+"""The connector on a real server: replies, errors, the fence, credentials, event loops, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import warnings
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import redis.asyncio
+import uvloop
+
+from echomq_worker.connection import reply_error
+from echomq_worker.connector import Connector, connect
+from echomq_worker.errors import (
+    AuthenticationFailed,
+    ConfigError,
+    ConnectionLost,
+    EchoMQError,
+    FenceRefused,
+    Gone,
+    InvalidArgument,
+    KindRefused,
+    ServerError,
+    Unavailable,
+)
+from echomq_worker.pool import Pool, connect_pool
+from echomq_worker.script import evaluate, evaluate_many
+from tests.support.clock import ManualClock
+from tests.support.proxy import Proxy
+from tests.support.valkey import OwnServer, ValkeyServer
+from tests.support.waiting import wait_until
+
+ID = "JOB0KHTOWnGLuC"
+FOREIGN_ID = "USR0KHTOWnGLuC"
+ROW = f"emq:{{q}}:job:{ID}"
+PENDING = "emq:{q}:pending"
+PAUSED = "emq:{q}:paused"
+
+
+async def test_replies_come_as_the_server_gives_them(url: str) -> None:
+    """Bytes for text, int for integers, None for nothing, lists nested; arguments of every kind that is allowed."""
+    async with connect(url) as connector:
+        assert await connector.call("SADD", PAUSED, b"\x00\xff\r\n", "é", 7, 1.5, memoryview(b"view")) == 5
+        assert sorted(await connector.call("SMEMBERS", PAUSED)) == [
+            b"\x00\xff\r\n",
+            b"1.5",
+            b"7",
+            b"view",
+            "é".encode(),
+        ]
+        assert await connector.call("GET", "absent") is None
+        assert await connector.call("EVAL", "return {1, {'a', false}}", 0) == [1, [b"a", None]]
+
+
+async def test_a_pipeline_answers_in_order_with_errors_in_place(url: str) -> None:
+    """Each command has its reply at its place; an error reply is an exception instance there and nothing raises."""
+    async with connect(url) as connector:
+        replies = await connector.pipeline(
+            [
+                ("SADD", PAUSED, "a"),
+                ["GET", PAUSED],
+                ("EVAL", "return redis.error_reply('EMQSTALE job gone')", 0),
+                ("SCARD", PAUSED),
+            ]
+        )
+        assert await connector.pipeline([]) == []
+    assert [replies[0], replies[3]] == [1, 1]
+    assert isinstance(replies[1], ServerError)
+    assert replies[1].code == "WRONGTYPE"
+    assert isinstance(replies[2], Gone)
+
+
+async def test_a_transaction_in_one_pipeline_is_not_torn(url: str) -> None:
+    """Between MULTI and EXEC of one pipeline no command of another caller comes, however many call at once."""
+    async with connect(url) as connector:
+
+        async def transaction(i: int) -> Any:
+            return (await connector.pipeline([("MULTI",), ("SADD", PAUSED, i), ("SADD", PAUSED, i), ("EXEC",)]))[-1]
+
+        results = await asyncio.gather(*(transaction(i) for i in range(200)))
+    assert results == [[1, 0]] * 200
+
+
+async def test_many_callers_in_one_turn_leave_in_one_write(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 calls and a pipeline of one event-loop turn are one write to the transport."""
+    async with connect(url) as connector:
+        assert connector._link is not None
+        transport: Any = connector._link._transport
+        writes: list[bytes] = []
+
+        class Counting:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(transport, name)
+
+            def write(self, data: bytes) -> None:
+                writes.append(data)
+                transport.write(data)
+
+        monkeypatch.setattr(connector._link, "_transport", Counting())
+        calls = [connector.call("ECHO", i) for i in range(100)]
+        replies = await asyncio.gather(*calls, connector.pipeline([("ECHO", "x"), ("ECHO", "y")]))
+    assert replies == [*(str(i).encode() for i in range(100)), [b"x", b"y"]]
+    assert len(writes) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("SADD", PAUSED, None), "command SADD: argument 2 is NoneType, expected bytes, text"),
+        (("SADD", PAUSED, True), "command SADD: argument 2 is bool, expected"),
+        (("SADD", PAUSED, ["x"]), "command SADD: argument 2 is list, expected"),
+        (
+            ("SADD", PAUSED, "secret\ud800"),
+            "command SADD: argument 2 is str, expected bytes, text that encodes as UTF-8",
+        ),
+        ((), "command: it is empty"),
+    ],
+)
+async def test_what_cannot_be_sent_is_refused_before_it_is(
+    url: str, arguments: tuple[Any, ...], complaint: str
+) -> None:
+    """A value of a wrong type raises InvalidArgument naming its place, not its content; the connection goes on."""
+    async with connect(url) as connector:
+        for send in (connector.call(*arguments), connector.pipeline([("PING",), arguments])):
+            with pytest.raises(InvalidArgument) as caught:
+                await send
+            assert str(caught.value).startswith(complaint)
+            assert "secret" not in str(caught.value)
+        assert await connector.call("PING") == b"PONG"
+        assert connector.generation == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("LOADING Valkey is loading the dataset in memory", Unavailable),
+        ("READONLY You can't write against a read only replica.", Unavailable),
+        ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", Unavailable),
+        ("UNBLOCKED client unblocked via CLIENT UNBLOCK", Unavailable),
+        ("CLUSTERDOWN The cluster is down", Unavailable),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", Unavailable),
+        ("OOM command not allowed when used memory > 'maxmemory'. script: abc, on @user_script:3.", Unavailable),
+        ("NOREPLICAS Not enough good replicas to write.", Unavailable),
+        ("BUSY Valkey is busy running a script.", Unavailable),
+        ("MISCONF Errors writing to the AOF file", Unavailable),
+        ("ASK 3999 127.0.0.1:6381", Unavailable),
+        ("MOVED 3999 127.0.0.1:6381", Unavailable),
+        ("EMQKIND job id must be JOB-namespaced", KindRefused),
+        ("EMQSTALE job gone", Gone),
+        ("NOPERM User w has no permissions to run the 'get' command", ServerError),
+        ("ERR max number of clients reached", ServerError),
+        ("NOSCRIPT No matching script.", ServerError),
+        ("BUSYGROUP Consumer Group name already exists", ServerError),
+        ("ERR", ServerError),
+        ("", ServerError),
+    ],
+)
+def test_each_error_reply_has_its_class(text: str, kind: type[EchoMQError]) -> None:
+    """What the server cannot do now, a script's refusal, and any other error are told apart by the first word."""
+    error = reply_error(text)
+    assert type(error) is kind
+    assert str(error) == text
+
+
+def test_arguments_that_the_server_repeats_are_cut_off() -> None:
+    """`unknown command` repeats the arguments, which may be payloads: they do not get into the error."""
+    error = reply_error("ERR unknown command 'EMQ.CLAIM', with args beginning with: 'secret' 'more' ")
+    assert str(error) == "ERR unknown command 'EMQ.CLAIM'"
+
+
+@pytest.mark.parametrize(
+    "code", ["LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOAUTH", "ERR max number of clients"]
+)
+async def test_an_error_reply_ends_one_command_and_not_the_connection(
+    server: ValkeyServer, url: str, code: str
+) -> None:
+    """redis-py takes some error replies for a broken connection; here each raises for its own command only."""
+    async with Proxy(server.port) as proxy, connect(proxy.url) as connector:
+        proxy.answer(f"{code} not now", pattern=b"two")
+        calls = [connector.call("ECHO", word) for word in ("one", "two", "three")]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert [outcomes[0], outcomes[2]] == [b"one", b"three"]
+        assert isinstance(outcomes[1], Unavailable | ServerError)
+        assert str(outcomes[1]) == f"{code} not now"
+        assert await connector.call("PING") == b"PONG"
+        assert (connector.generation, proxy.opened) == (1, 1)
+
+
+async def test_the_first_connector_claims_the_fence_and_others_pass_it(url: str, raw: redis.asyncio.Redis) -> None:
+    """On a fresh store the version is written once; a second connector finds it and goes on."""
+    async with connect(url):
+        assert await raw.get("{emq}:version") == b"echomq:3.0.0"
+    async with connect(url) as connector:
+        assert await connector.call("PING") == b"PONG"
+
+
+async def test_an_older_rung_is_a_setting(url: str, raw: redis.asyncio.Redis) -> None:
+    """A deployment on an older version is served when that version is expected, and left as it is."""
+    await raw.set("{emq}:version", "echomq:2.4.2")
+    async with connect(url, wire_version="echomq:2.4.2") as connector:
+        assert await connector.call("PING") == b"PONG"
+    assert await raw.get("{emq}:version") == b"echomq:2.4.2"
+
+
+async def test_a_different_fence_is_fatal_and_names_both(
+    server: ValkeyServer, url: str, raw: redis.asyncio.Redis
+) -> None:
+    """Nothing of ours is sent behind a fence of another version, nothing is written, both versions are named."""
+    await raw.set("{emq}:version", "echomq:9.9.9")
+    async with Proxy(server.port) as proxy:
+        with pytest.raises(FenceRefused) as caught:
+            async with connect(proxy.url):
+                raise AssertionError("the block must not run")
+        assert [command.split(b"\r\n")[2] for command in proxy.seen] == [b"CLIENT", b"GET"]
+    assert (caught.value.expected, caught.value.found) == ("echomq:3.0.0", "echomq:9.9.9")
+    assert await raw.get("{emq}:version") == b"echomq:9.9.9"
+
+
+@pytest.mark.leaves_keys("a list under the fence's name is what this test is about")
+async def test_a_fence_that_is_no_string_is_refused(url: str, raw: redis.asyncio.Redis) -> None:
+    """A key of another type under the fence's name is a refusal, not a crash."""
+    await raw.lpush("{emq}:version", "x")
+    with pytest.raises(FenceRefused, match="a key that is not a string"):
+        await Connector(url).open()
+
+
+async def test_two_connectors_that_race_for_the_fence_read_what_one_wrote(url: str, raw: redis.asyncio.Redis) -> None:
+    """Of two versions that race on a fresh store one is written, and the other one is refused."""
+    ours = [Connector(url, wire_version=f"echomq:{i}.0.0") for i in (1, 2)]
+    outcomes = await asyncio.gather(*(connector.open() for connector in ours), return_exceptions=True)
+    for connector in ours:
+        await connector.aclose()
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["FenceRefused", "NoneType"]
+    winner = outcomes.index(None)
+    assert await raw.get("{emq}:version") == f"echomq:{winner + 1}.0.0".encode()
+
+
+async def test_credentials_and_rights(own_server: OwnServer) -> None:
+    """Escaped credentials log in; wrong, missing or insufficient ones are AuthenticationFailed without the password."""
+    server = own_server()
+    server.admin.acl_setuser("work", enabled=True, passwords="+p@s:s/#%", keys=["*"], categories=["+@all"])
+    base = f"127.0.0.1:{server.port}"
+    async with connect(f"redis://work:p%40s%3As%2F%23%25@{base}") as connector:
+        assert await connector.call("ACL", "WHOAMI") == b"work"
+    for login in ("work:wrong", "nobody:wrong", ":wrong"):
+        with pytest.raises(AuthenticationFailed) as caught:
+            await Connector(f"redis://{login}@{base}").open()
+        assert str(caught.value).startswith(f"redis://{login.partition(':')[0]}:***@{base}: the server refused")
+        assert ":wrong" not in str(caught.value)
+    server.admin.acl_setuser("narrow", enabled=True, passwords="+p", keys=["emq:*"], categories=["+@all"])
+    with pytest.raises(AuthenticationFailed, match=r"\{emq\}:version cannot be read or claimed: NOPERM"):
+        await Connector(f"redis://narrow:p@{base}").open()
+    server.admin.config_set("requirepass", "x")
+    with pytest.raises(AuthenticationFailed, match="NOAUTH"):
+        await Connector(f"redis://{base}").open()
+    async with connect(f"redis://:x@{base}") as connector:
+        assert await connector.call("PING") == b"PONG"
+
+
+async def test_client_name_is_set_and_may_be_refused(own_server: OwnServer) -> None:
+    """The connection carries its name; a user who may not run CLIENT connects all the same."""
+    server = own_server()
+    async with connect(server.url, name="echomq:emails") as connector:
+        assert await connector.call("CLIENT", "GETNAME") == b"echomq:emails"
+        server.admin.acl_setuser(
+            "mute", enabled=True, nopass=True, keys=["*"], categories=["+@all"], commands=["-client"]
+        )
+        async with connect(f"redis://mute:@127.0.0.1:{server.port}") as mute:
+            assert await mute.call("PING") == b"PONG"
+
+
+async def test_databases(own_server: OwnServer) -> None:
+    """The database of the URL is selected; one that does not exist is a ConfigError naming it."""
+    server = own_server()
+    async with connect(f"redis://127.0.0.1:{server.port}/3") as connector:
+        assert b" db=3 " in await connector.call("CLIENT", "INFO")
+    with pytest.raises(ConfigError, match="database 99 cannot be selected: ERR DB index is out of range"):
+        await Connector(f"redis://127.0.0.1:{server.port}/99").open()
+
+
+async def test_unix_socket(own_server: OwnServer) -> None:
+    """A unix:// URL works as the others do, reconnect included."""
+    server = own_server(unix_socket=True)
+    async with connect(server.unix_url) as connector:
+        assert await connector.call("PING") == b"PONG"
+        server.admin.client_kill_filter(_type="normal", skipme=True)
+        await wait_until(lambda: not connector.connected, "the connection is noticed as gone")
+        assert await connector.call("PING") == b"PONG"
+        assert connector.generation == 2
+
+
+async def test_keepalive_is_on(url: str) -> None:
+    """A peer that vanished without a word is noticed by the kernel, also while nothing is asked."""
+    import socket
+
+    async with connect(url) as connector:
+        assert connector._link is not None
+        assert connector._link._transport is not None
+        sock = connector._link._transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
+
+
+async def test_skew_is_told_with_half_the_round_trip_taken_off(url: str) -> None:
+    """A host clock that is an hour ahead shows as an hour; a clock that is right as nearly nothing."""
+    async with connect(url) as connector:
+        assert abs(await connector.skew_ms()) < 500
+        server_ms = int((await connector.call("TIME"))[0]) * 1000
+    clock = ManualClock()
+    clock.set(server_ms + 3_600_000)
+    async with connect(url, clock=clock) as connector:
+        assert 3_598_000 <= await connector.skew_ms() <= 3_601_000
+
+
+async def _in_one_loop(url: str) -> tuple[int, bytes]:
+    async with connect(url) as connector:
+        await connector.pipeline([("SADD", PAUSED, i) for i in range(1000)])
+        replies = await asyncio.gather(*(connector.call("ECHO", i) for i in range(1000)))
+        assert replies == [str(i).encode() for i in range(1000)]
+        parking = connector.parking()
+        assert await parking.blpop(["emq:{q}:wake"], 10) is None
+        big = b"x" * 5_000_000
+        assert await connector.call("ECHO", big) == big
+        return await connector.call("SCARD", PAUSED), await connector.call("PING")
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+@pytest.mark.parametrize("debug", [False, True])
+def test_each_event_loop(url: str, run: Callable[..., tuple[int, bytes]], *, debug: bool) -> None:
+    """On asyncio and uvloop, debug mode or not: the same replies, and nothing is left when the loop ends."""
+    assert run(_in_one_loop(url), debug=debug) == (1000, b"PONG")
+    gc.collect()
+
+
+def test_another_event_loop_is_told_apart(url: str) -> None:
+    """A connector belongs to the loop that used it first; from another one every method says so."""
+
+    async def first(connector: Connector) -> None:
+        assert await connector.call("PING") == b"PONG"
+
+    async def second(connector: Connector) -> None:
+        for use in (connector.call("PING"), connector.pipeline([("PING",)]), connector.open(), connector.aclose()):
+            with pytest.raises(EchoMQError, match="it belongs to another event loop"):
+                await use
+
+    connector = Connector(url)
+    with asyncio.Runner() as one:
+        one.run(first(connector))
+        asyncio.run(second(connector))
+        one.run(connector.aclose())
+
+
+async def test_a_closed_connector_says_so(url: str) -> None:
+    """Closing twice is fine, also at once and before anything was opened; then every use is refused in words."""
+    connector = Connector(url)
+    await connector.aclose()
+    connector = Connector(url)
+    await connector.open()
+    assert connector.connected
+    await asyncio.gather(connector.aclose(), connector.aclose())
+    await connector.aclose()
+    assert not connector.connected
+    assert connector.pending == 0
+    for use in (connector.call("PING"), connector.pipeline([("PING",)]), connector.open()):
+        with pytest.raises(EchoMQError, match="it is closed"):
+            await use
+    with pytest.raises(EchoMQError, match="it is closed"):
+        connector.parking()
+
+
+async def test_closing_ends_what_is_unanswered(server: ValkeyServer, url: str) -> None:
+    """Calls in flight end as ConnectionLost when the connector is closed, those that wait for the connection too."""
+    async with Proxy(server.port) as proxy:
+        connector = Connector(proxy.url)
+        await connector.open()
+        proxy.stall()
+        calls = [asyncio.ensure_future(connector.call("ECHO", i)) for i in range(3)]
+        await wait_until(lambda: connector.pending == 3, "the calls are in flight")
+        await connector.aclose()
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(outcome, ConnectionLost)
+            assert "the connection was closed" in str(outcome)
+        waiting = Connector(proxy.url)
+        call = asyncio.ensure_future(waiting.call("PING"))
+        await wait_until(lambda: waiting._opening is not None, "it is connecting")
+        await waiting.aclose()
+        with pytest.raises(EchoMQError, match="it is closed"):
+            await call
+
+
+async def test_what_was_queued_is_sent_before_closing(url: str, raw: redis.asyncio.Redis) -> None:
+    """A command whose caller was cancelled in the very turn of closing still goes out."""
+    async with connect(url) as connector:
+        call = asyncio.ensure_future(connector.call("SADD", PAUSED, "x"))
+        await asyncio.sleep(0)
+        call.cancel()
+    await wait_until(lambda: raw.scard(PAUSED), "the command has run")
+
+
+async def _cut_short(connector: Connector, turns: int) -> None:
+    call = asyncio.ensure_future(connector.call("PING"))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+
+
+async def _refused() -> None:
+    connector = Connector("redis://127.0.0.1:1")
+    outcomes = await asyncio.gather(*(connector.call("PING") for _ in range(5)), return_exceptions=True)
+    assert all(isinstance(outcome, EchoMQError) for outcome in outcomes)
+    await _cut_short(connector, 1)
+    await wait_until(lambda: connector._opening is None, "the attempt that nobody waits for ends")
+    await connector.aclose()
+
+
+async def test_nothing_is_left_behind(url: str) -> None:
+    """Connecting, failing, cancelling and closing leave no ResourceWarning and no unread exception."""
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for turns in range(20):
+            connector = Connector(url)
+            await _cut_short(connector, turns)
+            await connector.aclose()
+        await _refused()
+        gc.collect()
+        await asyncio.sleep(0)
+    assert complaints == []
+
+
+@pytest.mark.parametrize("closer", ["call", "pipeline"])
+async def test_a_pool_spreads_over_its_connections(url: str, closer: str) -> None:
+    """Each call goes to the connection with the fewest unanswered ones; the interface is a connector's."""
+    async with connect_pool(url, size=3, name="producer") as pool:
+        assert pool.connected
+        assert pool.url_safe == url
+        calls: list[Awaitable[Any]] = [
+            pool.call("CLIENT", "ID") if closer == "call" else pool.pipeline([("CLIENT", "ID")]) for _ in range(30)
+        ]
+        ids = [str(reply) for reply in await asyncio.gather(*calls)]
+        assert sorted(ids.count(each) for each in set(ids)) == [10, 10, 10]
+        assert pool.pending == 0
+    assert not pool.connected
+
+
+async def test_a_pool_that_cannot_open_leaves_nothing(url: str) -> None:
+    """When one connection fails the block does not begin and all are closed; a size below 1 is refused."""
+    with pytest.raises(EchoMQError):
+        async with connect_pool("redis://127.0.0.1:1", size=2):
+            raise AssertionError("the block must not run")
+    with pytest.raises(ConfigError, match="size of the pool: 0, expected 1 or more"):
+        Pool(url, size=0)
+
+
+async def test_a_script_is_loaded_once_when_the_server_does_not_know_it(server: ValkeyServer, url: str) -> None:
+    """EVALSHA first; after SCRIPT FLUSH one EVAL, then EVALSHA alone again; a refusal raises its class."""
+    async with Proxy(server.port) as proxy, connect(proxy.url) as connector:
+        await connector.call("SCRIPT", "FLUSH")
+        assert await evaluate(connector, "enqueue", [ROW, PENDING], [ID, b"\x00"]) == 1
+        assert await evaluate(connector, "enqueue", [ROW, PENDING], [ID, b"\x00"]) == 0
+        assert (proxy.count(b"EVALSHA"), proxy.count(b"$4\r\nEVAL\r\n")) == (2, 1)
+        with pytest.raises(KindRefused, match="EMQKIND job id must be JOB-namespaced"):
+            await evaluate(connector, "enqueue", [ROW.replace(ID, FOREIGN_ID), PENDING], [FOREIGN_ID, ""])
+
+
+async def test_a_batch_of_scripts_repeats_only_what_the_server_did_not_know(server: ValkeyServer, url: str) -> None:
+    """One round trip, replies in input order, refusals in place; NOSCRIPT ones alone go again, as text."""
+    ids = [f"JOB0KHTOWnGLu{letter}" for letter in "CDEF"]
+    calls: list[tuple[str, list[str | bytes], list[Any]]] = [
+        ("enqueue", [f"emq:{{q}}:job:{id}", PENDING], [id, b"x"]) for id in (*ids, FOREIGN_ID, ids[0])
+    ]
+    async with Proxy(server.port) as proxy, connect(proxy.url) as connector:
+        await connector.call("SCRIPT", "FLUSH")
+        await evaluate(connector, "promote", ["emq:{q}:schedule", PENDING], ["emq:{q}:", 100])
+        proxy.seen.clear()
+        promote: tuple[str, list[str | bytes], list[Any]] = (
+            "promote",
+            ["emq:{q}:schedule", PENDING],
+            ["emq:{q}:", 100],
+        )
+        first = await evaluate_many(connector, [promote, *calls])
+        assert first[:5] == [0, 1, 1, 1, 1]
+        assert isinstance(first[5], KindRefused)
+        assert first[6] == 0
+        assert (proxy.count(b"EVALSHA"), proxy.count(b"$4\r\nEVAL\r\n")) == (7, 6)
+        proxy.seen.clear()
+        assert (await evaluate_many(connector, calls))[:4] == [0, 0, 0, 0]
+        assert proxy.count(b"$4\r\nEVAL\r\n") == 0
+        assert await evaluate_many(connector, []) == []
