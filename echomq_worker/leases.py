@@ -9,7 +9,6 @@ lease.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Sequence
@@ -131,7 +130,18 @@ class Leases:
 class Keeper:
     """The thread that beats `leases`. It connects when something is first due, and reports to its owner's loop."""
 
-    __slots__ = ("_failed", "_leases", "_look_ms", "_loop", "_make", "_outage", "_stop", "_stopping", "_thread_loop")
+    __slots__ = (
+        "_ended",
+        "_failed",
+        "_leases",
+        "_look_ms",
+        "_loop",
+        "_make",
+        "_outage",
+        "_stopping",
+        "_task",
+        "_thread_loop",
+    )
 
     def __init__(
         self, leases: Leases, make: Callable[[], ClosingWire], *, shortest_lease_ms: int, outage: Outage
@@ -142,43 +152,44 @@ class Keeper:
         self._outage = outage
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread_loop: asyncio.AbstractEventLoop | None = None
-        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
         self._stopping = False
         self._failed: BaseException | None = None
+        self._ended = asyncio.Event()
 
     async def run(self) -> None:
         """Keep leases until cancelled. Raises what ends the thread, so that a bug there is not a silent loss."""
         self._loop = asyncio.get_running_loop()
-        ended = asyncio.Event()
-        thread = threading.Thread(target=self._run, args=(ended,), name="leases", daemon=True)
-        thread.start()
+        threading.Thread(target=self._run, name="leases", daemon=True).start()
         try:
-            await ended.wait()
+            await self._ended.wait()
         finally:
             self._stopping = True
-            if self._thread_loop is not None and not ended.is_set():
-                self._thread_loop.call_soon_threadsafe(self._stop.set)
+            if self._thread_loop is not None and self._task is not None and not self._ended.is_set():
+                self._thread_loop.call_soon_threadsafe(self._task.cancel)
             with anyio.CancelScope(shield=True):
-                await ended.wait()
+                await self._ended.wait()
         if self._failed is not None:
             raise self._failed
 
-    def _run(self, ended: asyncio.Event) -> None:
+    def _run(self) -> None:
         try:
             asyncio.run(self._keep())
+        except asyncio.CancelledError:
+            pass  # `run` was left: the connection is closed, nothing is lost
         except BaseException as error:  # noqa: BLE001 - the owner raises it
             self._failed = error
         finally:
-            self._tell(ended.set)
+            self._tell(self._ended.set)
 
     async def _keep(self) -> None:
+        self._task = asyncio.current_task()
         self._thread_loop = asyncio.get_running_loop()
         wire = self._make()
         try:
             while not self._stopping:
                 await self._beat(wire)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stop.wait(), self._look_ms / 1000)
+                await asyncio.sleep(self._look_ms / 1000)
         finally:
             await wire.aclose()
 

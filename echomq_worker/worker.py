@@ -147,23 +147,17 @@ class Worker:
         anything is claimed; a loop that dies of a bug raises its error.
         """
         settings = settings or self._settings or load_settings()
-        url = settings.require_url()
+        settings.require_url()
         bounds = self._chosen(queues, settings)
-        connector = Connector(
-            url,
-            wire_version=settings.wire_version,
-            connect_timeout_ms=settings.connect_timeout_ms,
-            command_timeout_ms=settings.command_timeout_ms,
-            clock=self._clock,
-            name=self._name,
-        )
-        async with connector, self._entered() as state:
-            pumps = settings.pump if pump is None else pump
-            self._running = _Run(connector, settings, bounds, state, clock=self._clock, pump=pumps)
-            try:
-                return await self._running.run(burst=burst, signals=signals)
-            finally:
-                self._running = None
+        if self._running is not None:
+            raise ConfigError("worker: it runs already, expected one run at a time")
+        pumps = settings.pump if pump is None else pump
+        self._running = _Run(settings, bounds, clock=self._clock, pump=pumps, name=self._name)
+        try:
+            async with self._running.connector, self._entered() as state:
+                return await self._running.run(state, burst=burst, signals=signals)
+        finally:
+            self._running = None
 
     @asynccontextmanager
     async def _entered(self) -> AsyncIterator[Any]:
@@ -193,20 +187,10 @@ class Worker:
 class _Run:
     """One run of a worker: the stations, and the two task groups that own every loop."""
 
-    def __init__(
-        self,
-        connector: Connector,
-        settings: Settings,
-        bounds: Sequence[Bound],
-        state: object,
-        *,
-        clock: Clock,
-        pump: bool,
-    ) -> None:
-        self._connector = connector
+    def __init__(self, settings: Settings, bounds: Sequence[Bound], *, clock: Clock, pump: bool, name: str) -> None:
+        self.connector = self._connector(settings, name, clock)
         self._settings = settings
         self._bounds = bounds
-        self._state = state
         self._clock = clock
         self._log: Logger = get_logger("echomq_worker")
         self._stopped = anyio.Event()
@@ -233,13 +217,13 @@ class _Run:
             self._hand_over.hurry()
         self._stopped.set()
 
-    async def run(self, *, burst: bool, signals: bool) -> Report:
+    async def run(self, state: object, *, burst: bool, signals: bool) -> Report:
         leases = Leases(clock=self._clock)
         outage = Outage(clock=self._clock, log=self._log)
         await self._look_at_server()
         async with anyio.create_task_group() as tasks:
             shared = Shared(
-                connector=self._connector,
+                connector=self.connector,
                 clock=self._clock,
                 mint=Mint(self._clock, self._settings.node_id),
                 leases=leases,
@@ -247,13 +231,13 @@ class _Run:
                 outage=outage,
                 log=self._log,
                 tasks=tasks,
-                state=self._state,
+                state=state,
             )
             stations = [Station(bound, shared, self._pace) for bound in self._bounds]
-            self._hand_over = HandOver(self._connector, stations, clock=self._clock)
+            self._hand_over = HandOver(self.connector, stations, clock=self._clock)
             keeper = Keeper(
                 leases,
-                self._keeper_connector,
+                lambda: self._connector(self._settings, "echomq-leases", self._clock),
                 shortest_lease_ms=min(station.limits.lease_ms for station in stations),
                 outage=outage,
             )
@@ -277,23 +261,24 @@ class _Run:
         self._log.info("worker stopped", **dict(counts))
         return Report(counts)
 
-    def _keeper_connector(self) -> Connector:
-        settings = self._settings
+    @staticmethod
+    def _connector(settings: Settings, name: str, clock: Clock) -> Connector:
         return Connector(
             settings.require_url(),
             wire_version=settings.wire_version,
             connect_timeout_ms=settings.connect_timeout_ms,
             command_timeout_ms=settings.command_timeout_ms,
-            name="echomq-leases",
+            clock=clock,
+            name=name,
         )
 
     async def _look_at_server(self) -> None:
         """Clock skew and eviction: warned about, never a reason not to start."""
         try:
-            skew_ms = await self._connector.skew_ms()
+            skew_ms = await self.connector.skew_ms()
             if abs(skew_ms) > SKEW_WARNING_MS:
                 self._log.warning("clock skew", host_minus_server_ms=round(skew_ms), hint="repeats use the host clock")
-            reply = await self._connector.call("CONFIG", "GET", "maxmemory-policy")
+            reply = await self.connector.call("CONFIG", "GET", "maxmemory-policy")
             policy = reply[1].decode() if reply else ""
             if policy and policy != "noeviction":
                 self._log.warning("eviction policy", policy=policy, expected="noeviction", hint="jobs may vanish")
