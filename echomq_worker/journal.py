@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from echomq_worker.clock import Clock
+from echomq_worker.errors import Unreadable
 from echomq_worker.job import Job
 from echomq_worker.logs import Logger, current_job
-from echomq_worker.verdict import Bury, RetryLater, Verdict
+from echomq_worker.verdict import Bury, Reject, Retry, RetryLater, Verdict
 
 Settled = tuple[Job, Verdict, str]
 
@@ -79,11 +80,16 @@ class Journal:
         if isinstance(verdict, (RetryLater, Bury)):
             fields["error"] = verdict.error
         if answer == "scheduled":
-            self._log.warning("job retried", failures=job.failures + 1, exc_info=job.exception, **fields)
+            self._log.warning("job retried", failures=job.failures + 1, exc_info=_trace(job), **fields)
         elif answer == "dead":
-            self._log.error("job dead", failures=job.failures + 1, exc_info=job.exception, **fields)
+            self._log.error("job dead", failures=job.failures + 1, exc_info=_trace(job), **fields)
         elif answer == "delayed":
             self._log.info("job delayed", **fields)
         else:
             # Nothing is dropped in silence: the claim was not ours any more, the row is gone, or cannot be worked on.
             self._log.warning("verdict refused", answer=answer, **fields)
+
+
+def _trace(job: Job) -> BaseException | None:
+    """The exception whose trace helps: a handler's own, not one that steers or that says what a payload is not."""
+    return None if isinstance(job.exception, (Unreadable, Reject, Retry)) else job.exception
