@@ -4,7 +4,7 @@
 -- Reads every key that end_claim may write. Answers whether the queue has a ceiling (meta.concurrency).
 local function touch_ending(p, id, group)
   for _, name in ipairs({'active', 'pending', 'schedule', 'dead'}) do redis.call('ZSCORE', p .. name, id) end
-  redis.call('EXISTS', p .. 'job:' .. id .. ':lock', p .. 'ready', p .. 'wake')
+  redis.call('EXISTS', p .. 'job:' .. id .. ':lock', p .. 'ready', p .. 'wake', p .. 'ring')
   if group then touch_lane(p, group) end
   return redis.call('HGET', p .. 'meta', 'concurrency') and true or false
 end

@@ -1,0 +1,106 @@
+"""Every key is touched before the first write: a script that cannot reach one of its keys has written nothing.
+
+Source: protocol section 4 ("Touch every key before the first write"). In a cluster a key of a migrating slot raises in
+mid-script. Here the server refuses one key at a time by ACL, which strikes at the same place: the command that uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from echomq_worker.connector import connect
+from echomq_worker.errors import EchoMQError
+from echomq_worker.keyspace import FENCE_KEY
+from tests.support.plain import FAR_MS, GROUP, Plain, Queue, State, job, row
+from tests.support.valkey import OwnServer, raw_client
+
+ROW, OTHER_ROW, LANE = f"job:{job(1)}", f"job:{job(2)}", f"g:{GROUP}:pending"
+HELD = {"group": GROUP, "held": "3:ab", "crashes": "1:3"}
+
+# Everything that any verb may use, under its short name.
+NAMES = [
+    *(ROW, f"{ROW}:logs", f"{ROW}:lock", f"{ROW}:dependencies", f"{ROW}:processed", f"{ROW}:failed"),
+    *(f"{ROW}:unsuccessful", OTHER_ROW, f"{OTHER_ROW}:lock", LANE),
+    *("pending", "active", "schedule", "dead", "ring", "wake", "ready", "paused", "glimit", "gactive", "gweight"),
+    *("meta", "limiter", "metrics:completed", "metrics:failed", "repeat", "repeat:daily", "claimed:c"),
+]
+
+LANES = {LANE: {job(2): 0}, OTHER_ROW: row(group=GROUP), "gactive": {GROUP: "1"}, "glimit": {GROUP: "1"}}
+IN_HAND = {ROW: row("active", 3, **HELD), "active": {job(1): FAR_MS}, "meta": {"concurrency": "1"}} | LANES
+EXPIRED = {ROW: row("active", 3, **HELD), "active": {job(1): 1}} | LANES
+# One of each kind, so that the pass is not over after the first.
+DUE = {
+    ROW: row("scheduled", 3, group=GROUP),
+    OTHER_ROW: row("scheduled", 3),
+    "schedule": {job(1): 1, job(2): 2},
+    "active": {job(1): 1},
+    "gactive": {GROUP: "1"},
+}
+PENDING = {ROW: row(), OTHER_ROW: row(), "pending": {job(1): 0, job(2): 0}}
+REPEAT = {"repeat": {"daily": 5}, "repeat:daily": {"every_ms": "1000", "template": "report"}}
+
+Verb = Callable[[Plain], Awaitable[Any]]
+CASES: dict[str, tuple[State, Verb]] = {
+    "enqueue": ({}, lambda plain: plain.enqueue(job(1))),
+    "schedule": ({}, lambda plain: plain.schedule(job(1))),
+    "claim": (PENDING, lambda plain: plain.claim()),
+    "claim_batch": (PENDING, lambda plain: plain.claim_batch(2)),
+    "complete": (IN_HAND, lambda plain: plain.complete(job(1), "3:ab")),
+    "complete flat below a ceiling": (
+        {ROW: row("active", 3), "active": {job(1): FAR_MS}, "meta": {"concurrency": "1"}},
+        lambda plain: plain.complete(job(1), 3),
+    ),
+    "complete dead": ({ROW: row("dead", 3), "dead": {job(1): 0}}, lambda plain: plain.complete(job(1), 3)),
+    "complete gone": ({"active": {job(1): 1}}, lambda plain: plain.complete(job(1), 3)),
+    "retry": (IN_HAND, lambda plain: plain.retry(job(1), "3:ab")),
+    "retry to death": (IN_HAND, lambda plain: plain.retry(job(1), "3:ab", max_attempts=1)),
+    "delay": (IN_HAND, lambda plain: plain.delay(job(1), "3:ab")),
+    "promote": (DUE, lambda plain: plain.promote()),
+    "reap": (EXPIRED, lambda plain: plain.reap()),
+    "stalled_check": (EXPIRED, lambda plain: plain.stalled_check(2)),
+    "stalled_check to death": (EXPIRED, lambda plain: plain.stalled_check(1)),
+    "extend_lock": (IN_HAND, lambda plain: plain.extend_lock(job(1), 3)),
+    "extend_locks": (IN_HAND, lambda plain: plain.extend_locks(job(1), 3, job(2), 1)),
+    "lane_enqueue": ({}, lambda plain: plain.lane_enqueue(job(1))),
+    "lane_claim": (LANES | {"ring": [GROUP], "glimit": {GROUP: "9"}}, lambda plain: plain.lane_claim()),
+    "enqueue_many": ({}, lambda plain: plain.enqueue_many(job(1), "x", job(2), "y")),
+    "admit_many": (
+        {},
+        lambda plain: plain.admit_many(job(1), "x", GROUP, "", "", job(2), "y", "", "at", 1),
+    ),
+    "repeat_register": ({}, lambda plain: plain.repeat_register("daily", 1, "t", 2)),
+    "repeat_register update": (REPEAT, lambda plain: plain.repeat_register("daily", 1, "t", 2, "update")),
+    "repeat_cancel": (REPEAT, lambda plain: plain.repeat_cancel("daily")),
+    "repeat_advance": (REPEAT, lambda plain: plain.repeat_advance("daily", 9)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_a_key_that_cannot_be_reached_leaves_everything_as_it_was(case: str, own_server: OwnServer) -> None:
+    """Each key in turn: the verb does not use it and succeeds, or it fails and the whole keyspace is unchanged."""
+    state, verb = CASES[case]
+    server = own_server()
+    refused: set[str] = set()
+
+    server.admin.acl_setuser("probe", enabled=True, nopass=True, keys=["*"], categories=["+@all"])
+    url = f"redis://probe:any@127.0.0.1:{server.port}/0"
+    async with raw_client(server.url) as raw, connect(url) as wire:
+        queue, plain = Queue(raw), Plain(wire)
+        for denied in NAMES:
+            reachable = [FENCE_KEY, *(f"{queue.keys.base}{name}" for name in NAMES if name != denied)]
+            server.admin.flushall()
+            await queue.put(state)
+            before = await queue.state()
+            server.admin.acl_setuser(
+                "probe", enabled=True, nopass=True, keys=reachable, categories=["+@all"], reset=True
+            )
+            try:
+                await verb(plain)
+            except EchoMQError:
+                refused.add(denied)
+                assert await queue.state() == before, f"{case}: written although {denied} is out of reach"
+
+    assert refused, f"{case}: no key was ever refused, the test is blind"
