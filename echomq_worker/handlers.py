@@ -340,9 +340,10 @@ def _decoder(parameter: inspect.Parameter, where: str) -> Callable[[bytes], obje
     try:
         return decoder_for(parameter.annotation)
     except Exception as exc:
+        why = str(exc) if isinstance(exc, ConfigError) else type(exc).__name__
         raise ConfigError(
-            f"{where}: parameter {parameter.name}: no payload can be read as {_shown(parameter.annotation)} "
-            f"({type(exc).__name__}), expected bytes, a JSON type, a pydantic model or a union of them"
+            f"{where}: parameter {parameter.name}: no payload can be read as {_shown(parameter.annotation)} ({why}), "
+            "expected bytes, a JSON type, a pydantic model or a union of them"
         ) from exc
 
 

@@ -46,7 +46,9 @@ class Threads(Generic[Tag]):
         self._ended: deque[tuple[asyncio.Future[Any], Tag, Any]] = deque()
         self._idle: list[threading.Lock] = []
         self._made = 0
+        # A thread was called and has not arrived yet; one has ended its call and is about to look for the next.
         self._coming = False
+        self._returning = False
         self._posted = False
         self._closed = False
         self._out: set[Tag] = set()
@@ -89,7 +91,7 @@ class Threads(Generic[Tag]):
 
     def _call_one(self) -> None:
         with self._mutex:
-            if self._coming:
+            if self._coming or self._returning:
                 return
             if self._idle:
                 self._coming = True
@@ -112,32 +114,36 @@ class Threads(Generic[Tag]):
     def _serve(self) -> None:
         parked = threading.Lock()
         parked.acquire()
+        called = True
         while True:
+            call = None
             with self._mutex:
-                self._coming = False
-            while self._work:
-                self._take()
-            with self._mutex:
+                self._returning = False
+                if called:
+                    self._coming = called = False
                 if self._work:
-                    continue
-                if self._closed:
+                    call = self._work.popleft()
+                elif self._closed:
                     return
-                self._idle.append(parked)
-            parked.acquire()
+                else:
+                    self._idle.append(parked)
+            if call is None:
+                parked.acquire()
+                called = True
+                continue
+            if self._work:
+                self._call_one()
+            self._run(*call)
 
-    def _take(self) -> None:
-        try:
-            future, tag, function, args = self._work.popleft()
-        except IndexError:
-            return
-        if self._work:
-            self._call_one()
+    def _run(self, future: asyncio.Future[Any], tag: Tag, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         result: Any = None
         if not future.cancelled():
             try:
                 result = function(*args)
             except BaseException as exc:  # noqa: BLE001 - the executor decides what it means; a thread must not die of it
                 result = Raised(exc)
+        # Before the result is out: who submits on seeing it needs no other thread.
+        self._returning = True
         self._ended.append((future, tag, result))
         if not self._posted:
             self._posted = True

@@ -1,0 +1,106 @@
+"""Executor: a handler whose time is up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+
+import anyio
+
+from echomq_worker.job import TIMEOUT, Job
+from echomq_worker.verdict import Complete, RetryLater
+from tests.support.executing import a_job, executor, outcome_of
+
+
+async def test_a_timeout_cancels_the_handler_and_is_a_retry() -> None:
+    """The handler sees the cancellation and why; the verdict says how long it had. no_retry does not look at it."""
+    seen: list[object] = []
+
+    async def handler(job: Job) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append(job.cancel_reason)
+            raise
+
+    job = a_job()
+    outcome = await outcome_of(handler, job, timeout_ms=20, no_retry=BaseException)
+
+    assert outcome == RetryLater(1_000, "timeout after 20 ms")
+    assert seen == [TIMEOUT]
+    assert isinstance(job.exception, asyncio.CancelledError)
+
+
+async def test_each_of_many_jobs_has_its_own_time() -> None:
+    """Jobs that start one after the other run out of time one after the other, on one timer."""
+    ends: list[tuple[int, float]] = []
+    loop = asyncio.get_running_loop()
+
+    async def handler(payload: bytes) -> None:
+        begun = loop.time()
+        try:
+            await asyncio.sleep(0 if payload == b"quick" else 60)
+        finally:
+            ends.append((len(ends), loop.time() - begun))
+
+    async with executor(handler, timeout_ms=40) as made:
+        running = []
+        for number in range(8):
+            running.append(asyncio.create_task(made.execute(a_job(b"slow" if number % 2 else b"quick"))))
+            await asyncio.sleep(0.005)
+        outcomes = await asyncio.gather(*running)
+
+    assert [type(one) for one in outcomes] == [Complete, RetryLater] * 4
+    assert all(0.039 <= took < 1 for _, took in ends if took > 0.02)
+
+
+async def test_a_handler_that_finishes_in_spite_of_its_timeout_has_finished() -> None:
+    """What it returns after the cancellation counts; what it raises instead is its own failure."""
+
+    async def finishes() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+    async def fails() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise OSError("while leaving") from None
+
+    assert await outcome_of(finishes, timeout_ms=10) == Complete()
+    assert await outcome_of(fails, timeout_ms=10) == RetryLater(1_000, "OSError: while leaving")
+
+
+async def test_a_handler_s_own_timeouts_are_its_own() -> None:
+    """A timeout scope inside the handler, from asyncio or anyio, is neither confused with ours nor disturbed by it."""
+
+    async def raises() -> None:
+        async with asyncio.timeout(0.005):
+            await asyncio.sleep(60)
+
+    async def catches() -> None:
+        with anyio.move_on_after(0.005):
+            await asyncio.sleep(60)
+        async with asyncio.timeout(60):
+            await asyncio.sleep(60)
+
+    assert await outcome_of(raises, timeout_ms=5_000) == RetryLater(1_000, "TimeoutError")
+    assert await outcome_of(catches, timeout_ms=50) == RetryLater(1_000, "timeout after 50 ms")
+
+
+async def test_a_plain_function_is_told_that_its_time_is_up() -> None:
+    """It cannot be stopped: leaving by check_cancelled is the timeout, returning all the same is a completion."""
+
+    def leaves(job: Job) -> None:
+        deadline = threading.Event()
+        while True:
+            job.check_cancelled()
+            deadline.wait(0.002)
+
+    def finishes(job: Job) -> None:
+        while not job.cancelled:
+            threading.Event().wait(0.002)
+
+    assert await outcome_of(leaves, timeout_ms=20) == RetryLater(1_000, "timeout after 20 ms")
+    assert await outcome_of(finishes, timeout_ms=20) == Complete()
