@@ -48,7 +48,9 @@ def print_json(value: object) -> None:
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Columns of text, aligned, two blanks between them; the last is as long as it is."""
-    texts = [tuple(headers), *(tuple("-" if cell is None else str(cell) for cell in row) for row in rows)]
+    from echomq_worker.logs import clean
+
+    texts = [tuple(headers), *(tuple("-" if cell is None else clean(str(cell)) for cell in row) for row in rows)]
     widths = [max(len(row[column]) for row in texts) for column in range(len(headers))]
     for row in texts:
         say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -162,7 +162,7 @@ async def _send_all(settings: Settings, queue: str, jobs: JobFile) -> tuple[int,
         verbs = Jobs(pool)
         lines = jobs.read()
         done = 0
-        while wave := list(islice(lines, _BATCH * settings.pool_size)):
+        while wave := await asyncio.to_thread(_take, lines, _BATCH * settings.pool_size):
             try:
                 receipts = await _send_wave(verbs, queue, [job for _, job in wave])
             except EchoMQError as error:
@@ -174,6 +174,10 @@ async def _send_all(settings: Settings, queue: str, jobs: JobFile) -> tuple[int,
             duplicates += sum(receipt.duplicate for receipt in receipts)
             jobs.advance(done)
     return admitted, duplicates
+
+
+def _take(lines: Iterator[tuple[int, New]], count: int) -> list[tuple[int, New]]:
+    return list(islice(lines, count))
 
 
 async def _send_wave(verbs: Jobs, queue: str, wave: Sequence[New]) -> list[Receipt]:

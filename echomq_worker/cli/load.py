@@ -56,7 +56,7 @@ def _checked(found: object, target: str) -> Worker:
     from echomq_worker.worker import Worker
 
     if not isinstance(found, Worker):
-        raise ConfigError(f"{target!r} is a {type(found).__name__}, expected a Worker")
+        raise ConfigError(f"{target!r} is of type {type(found).__name__}, expected a Worker")
     if not list(found.handlers):
         raise ConfigError(f"{target!r} has no handlers: expected functions decorated with @worker.handler(QUEUE)")
     return found
