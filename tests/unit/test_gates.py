@@ -26,8 +26,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 # An exception to a rule, and two words or more that say why.
 EXCEPTION = re.compile(r"#\s*(noqa|type:\s*ignore|pragma:\s*no)\b")
 REASONED = re.compile(
-    r"#\s*(noqa:\s*[A-Z]+\d+(,\s*[A-Z]+\d+)*\s+-|type:\s*ignore\[[a-z, -]+\]\s+#|pragma:\s*no (cover|branch)\s+-)"
-    r"\s*\S+\s+\S+"
+    r"#\s*(noqa:\s*[A-Z]+\d+(,\s*[A-Z]+\d+)*|type:\s*ignore\[[a-z, -]+\]|pragma:\s*no (cover|branch))"
+    r"\s+[-#]\s*\S+\s+\S+"
 )
 
 
