@@ -302,7 +302,7 @@ async def test_callers_wait_when_the_server_does_not_read(own_server: OwnServer)
 
 async def test_a_server_that_comes_back_is_found_by_itself(own_server: OwnServer) -> None:
     """Killed and started again with its data: calls fail while it is away, and work as soon as it serves."""
-    server = own_server(append_only=True)
+    server = own_server(append_only=True, args=["--appendfsync", "always"])
     async with connect(server.url) as connector:
         assert await connector.call("SADD", PAUSED, "kept") == 1
         await asyncio.to_thread(server.kill)
