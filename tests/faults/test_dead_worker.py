@@ -1,0 +1,56 @@
+"""Promise 1: a dead worker's job starts again within one lease and one beat, also under load."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from redis.asyncio import Redis
+
+from echomq_worker.connector import connect
+from echomq_worker.jobs import Jobs
+from tests.support.fleet import BEAT_MS, LEASE_MS, fleet
+from tests.support.waiting import wait_until
+
+SLEEP_MS = 4_000
+# A process of a shared machine that is asked to run, and the file that notes it.
+MARGIN_S = 0.5
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+async def test_jobs_of_a_killed_worker_start_again_within_lease_and_beat(url: str, raw: Redis, *, busy: bool) -> None:
+    """SIGKILL with 20 running jobs: another worker, idle or with a queue that never empties, finishes all of them.
+
+    user-needs 19, 22, 39, 44.
+    """
+    async with connect(url) as connector:
+        jobs = Jobs(connector)
+        with fleet(url) as workers:
+            doomed = workers.start("--queue", "jobs")
+            ids = {one.id for one in await jobs.enqueue_many("jobs", [{"sleep_ms": SLEEP_MS}] * 20)}
+            await wait_until(lambda: workers.started() == ids, "the first worker runs all 20", 20)
+            heir = workers.start("--queue", "jobs", concurrency=50)
+            await heir.saw("worker started")
+            feeder = asyncio.create_task(_feed(jobs, busy=busy))
+            try:
+                assert not workers.ended() & ids, "all 20 are in the middle"
+                killed_at = time.time()
+                doomed.kill()
+                await wait_until(lambda: ids <= workers.ended(), "the other worker has finished all 20", 20)
+            finally:
+                feeder.cancel()
+                await asyncio.wait({feeder})
+            again = [note for note in workers.notes("start") if note.id in ids and note.pid == heir.pid]
+
+    assert {note.id for note in again} == ids
+    assert len(again) == 20
+    assert max(note.at for note in again) < killed_at + (LEASE_MS + BEAT_MS) / 1000 + MARGIN_S
+    assert all(note.attempts == 2 for note in again)
+    assert await raw.zcard("emq:{jobs}:dead") == 0
+
+
+async def _feed(jobs: Jobs, *, busy: bool) -> None:
+    while busy:
+        await jobs.enqueue_many("jobs", [{"sleep_ms": 20}] * 200)
+        await asyncio.sleep(0.05)
