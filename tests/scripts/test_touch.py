@@ -25,7 +25,7 @@ NAMES = [
     *(ROW, f"{ROW}:logs", f"{ROW}:lock", f"{ROW}:dependencies", f"{ROW}:processed", f"{ROW}:failed"),
     *(f"{ROW}:unsuccessful", OTHER_ROW, f"{OTHER_ROW}:lock", LANE),
     *("pending", "active", "schedule", "dead", "ring", "wake", "ready", "paused", "glimit", "gactive", "gweight"),
-    *("meta", "limiter", "metrics:completed", "metrics:failed", "repeat", "repeat:daily", "claimed:c"),
+    *("meta", "limiter", "metrics:completed", "metrics:failed", "repeat", "repeat:daily", "repeat:no", "claimed:c"),
 ]
 
 LANES = {LANE: {job(2): 0}, OTHER_ROW: row(group=GROUP), "gactive": {GROUP: "1"}, "glimit": {GROUP: "1"}}
@@ -75,6 +75,61 @@ CASES: dict[str, tuple[State, Verb]] = {
     "repeat_register update": (REPEAT, lambda plain: plain.repeat_register("daily", 1, "t", 2, "update")),
     "repeat_cancel": (REPEAT, lambda plain: plain.repeat_cancel("daily")),
     "repeat_advance": (REPEAT, lambda plain: plain.repeat_advance("daily", 9)),
+}
+
+
+def settle(plain: Plain, *verdicts: Any) -> Awaitable[Any]:
+    """Our own verb of many verdicts."""
+    keys = plain.keys
+    return plain.run("settle", (keys.active, keys.pending, keys.schedule, keys.dead), keys.base, *verdicts)
+
+
+def claim_many(plain: Plain) -> Awaitable[Any]:
+    """Our own claim: ten slots, max_crashes 3."""
+    keys = plain.keys
+    names = (keys.pending, keys.active, keys.ring, keys.meta, keys.receipt("c"))
+    return plain.run("claim_many", names, keys.base, 30_000, 10, 0, "ab", 3, 1)
+
+
+LIMITS = {"meta": {"concurrency": "9", "max": "9", "window_ms": "1000"}}
+POISON = {ROW: row(group=GROUP, attempts=3, held="3:ab", crashes="2:3"), LANE: {job(1): 0}, "ring": [GROUP]}
+STRAY = {ROW: row(group=GROUP), "pending": {job(1): 0}}
+FLAT = {ROW: row("active", 3), "active": {job(1): FAR_MS}, "meta": {"concurrency": "1"}}
+CASES |= {
+    "claim_many": (PENDING | LIMITS, claim_many),
+    "claim_many of a lane": (LANES | {"ring": [GROUP], "glimit": {GROUP: "9"}} | LIMITS, claim_many),
+    "claim_many that buries": (POISON, claim_many),
+    "claim_many that moves": (STRAY, claim_many),
+    "settle c": (IN_HAND, lambda plain: settle(plain, "c", job(1), "3:ab", GROUP)),
+    "settle c flat": (FLAT, lambda plain: settle(plain, "c", job(1), 3, "")),
+    "settle c gone": ({"active": {job(1): 1}}, lambda plain: settle(plain, "c", job(1), 3, GROUP)),
+    "settle r": (IN_HAND, lambda plain: settle(plain, "r", job(1), "3:ab", GROUP, 5, 3, "e")),
+    "settle r to death": (IN_HAND, lambda plain: settle(plain, "r", job(1), "3:ab", GROUP, 5, 1, "e")),
+    "settle d": (IN_HAND, lambda plain: settle(plain, "d", job(1), "3:ab", GROUP, "in", 5)),
+    "release": (
+        IN_HAND,
+        lambda plain: plain.run(
+            "release", (plain.keys.active, plain.keys.pending), plain.keys.base, job(1), "3:ab", job(2), 1
+        ),
+    ),
+    "disown": (
+        IN_HAND,
+        lambda plain: plain.run("disown", (plain.keys.active,), plain.keys.base, job(1), "3:ab", job(2), 1),
+    ),
+    "keep": (
+        IN_HAND,
+        lambda plain: plain.run("keep", (plain.keys.active,), plain.keys.base, 30_000, job(1), "3:ab", job(2), 1),
+    ),
+    "repeat_fire": (
+        REPEAT,
+        lambda plain: plain.run(
+            "repeat_fire", (plain.keys.repeat, plain.keys.pending), plain.keys.base, 9, "daily", job(1), "no", job(2)
+        ),
+    ),
+    "recount": (
+        LANES | {"ring": [GROUP]},
+        lambda plain: plain.run("recount", (plain.keys.active,), plain.keys.base, 100),
+    ),
 }
 
 
