@@ -140,7 +140,8 @@ class Executor:
         # An empty payload is looked at twice: it may be none.
         if job.cancelled or (not job.payload and job.hollow):
             return _not_started(job)
-        if self._announce is not None:
+        # Once per job: `_apart` and `_in_thread` announce in the context that the handler gets there.
+        if self._announce is not None and self._watched and begun is None:
             self._announce(job)
         before, cancelled = copy_context(), None
         job.runner = runner = runner or _current_task()

@@ -16,7 +16,7 @@ from collections.abc import Coroutine
 from typing import Any, Literal, TypeVar
 
 from echomq_worker.connector import Wire
-from echomq_worker.errors import ConfigError, InvalidArgument, shown
+from echomq_worker.errors import ConfigError, InvalidArgument, Stale, shown
 from echomq_worker.identity import minted_at_ms
 from echomq_worker.keyspace import Keys
 from echomq_worker.script import evaluate
@@ -31,6 +31,8 @@ LEASE_LOST: Reason = "lease lost"
 _STRENGTH: dict[Reason, int] = {TIMEOUT: 0, SHUTDOWN: 1, LEASE_LOST: 2}
 
 LOGS_KEEP = 1_000
+# Doubles, which scripts count in, are exact up to here.
+_LARGEST_MS = 2**53 - 1
 
 
 class JobCancelled(asyncio.CancelledError):
@@ -206,14 +208,17 @@ class Job:
 
         The worker keeps the leases of running jobs by itself: this is for code that will block the whole process for
         longer than a lease. True, or False where the job is not ours any more (gone, reaped, claimed by another since).
-        Raises InvalidArgument (not an int of 1 or more), WireError. Source: protocol section 4, `keep`, which compares
-        the claim's random beside the token.
+        Raises InvalidArgument (not an int of 1..2^53-1), WireError. Source: protocol section 4, `extend_lock`.
         """
         if not _is_positive(ms):
-            raise InvalidArgument(f"extend of job {self.id}: expected an int of 1 ms or more, got {shown(ms)}")
+            raise InvalidArgument(f"extend of job {self.id}: expected an int of 1..2^53-1 ms, got {shown(ms)}")
         keys = self.context.keys
-        lost = await evaluate(self.context.wire, "keep", [keys.active], [keys.base, ms, self.id, self.held])
-        return not lost
+        argv = [self.id, self.held or self.attempts, ms]
+        try:
+            reply = await evaluate(self.context.wire, "extend_lock", [keys.active, keys.job(self.id)], argv)
+        except Stale:
+            return False
+        return bool(reply == 1)
 
 
 class BlockingJob:
@@ -276,7 +281,7 @@ def _progress_text(value: object) -> bytes:
 
 
 def _is_positive(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _LARGEST_MS
 
 
 def _utf8(what: str, text: str) -> bytes:

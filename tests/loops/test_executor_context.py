@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from contextvars import ContextVar
 
 from echomq_worker.executor import Abandoned
@@ -34,6 +35,25 @@ async def test_the_running_job_is_announced_where_the_handler_runs() -> None:
     await outcome_of(plain, third, announce=current_job.set)
 
     assert seen == [first, first, second, second, third]
+
+
+async def test_a_job_is_announced_once() -> None:
+    """Also where its handler has a context of its own, and where a plain function gives a coroutine."""
+    announced: list[Job] = []
+
+    async def handler() -> None:
+        _USER.set("erin")
+
+    def plain() -> Awaitable[None]:
+        return handler()
+
+    for one in (handler, plain):
+        announced.clear()
+        jobs = [a_job(), a_job(), a_job()]
+        async with executor(one, announce=announced.append) as made:
+            for job in jobs:
+                await made.execute(job)
+        assert announced == jobs
 
 
 _USER: ContextVar[str] = ContextVar("user", default="nobody")
