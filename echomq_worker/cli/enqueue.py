@@ -36,46 +36,49 @@ if TYPE_CHECKING:
 _BATCH = 1_600
 
 
+Payload = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[PAYLOAD|-]", help="The payload, sent as it is; - reads standard input.", show_default=False
+    ),
+]
+InMs = Annotated[int | None, typer.Option("--in-ms", metavar="MS", help="Due so long from now.", show_default=False)]
+At = Annotated[
+    str | None,
+    typer.Option("--at", metavar="TIME", help="Due then: ms since 1970, or ISO 8601 with a zone.", show_default=False),
+]
+Group = Annotated[
+    str | None,
+    typer.Option("--group", metavar="GROUP", help="Its lane: a branded id, or any text.", show_default=False),
+]
+Id = Annotated[
+    str | None, typer.Option("--id", metavar="ID", help="Its branded JOB id; made when not given.", show_default=False)
+]
+FromFile = Annotated[
+    str | None,
+    typer.Option(
+        "--from-file",
+        metavar="FILE",
+        help="Many jobs: one JSON payload per line; - reads standard input.",
+        show_default=False,
+    ),
+]
+Envelopes = Annotated[
+    bool, typer.Option("--envelopes", help="Lines are objects: payload, and as they apply id, group, in_ms, at.")
+]
+
+
 def enqueue(  # noqa: PLR0913 - one parameter per flag, that is how typer reads them
     queue: Queue,
-    payload: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[PAYLOAD|-]", help="The payload, sent as it is; - reads standard input.", show_default=False
-        ),
-    ] = None,
+    payload: Payload = None,
     *,
     url: Url = None,
-    in_ms: Annotated[
-        int | None, typer.Option("--in-ms", metavar="MS", help="Due so long from now.", show_default=False)
-    ] = None,
-    at: Annotated[
-        str | None,
-        typer.Option(
-            "--at", metavar="TIME", help="Due then: ms since 1970, or ISO 8601 with a zone.", show_default=False
-        ),
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option("--group", metavar="GROUP", help="Its lane: a branded id, or any text.", show_default=False),
-    ] = None,
-    id: Annotated[
-        str | None,
-        typer.Option("--id", metavar="ID", help="Its branded JOB id; made when not given.", show_default=False),
-    ] = None,
-    from_file: Annotated[
-        str | None,
-        typer.Option(
-            "--from-file",
-            metavar="FILE",
-            help="Many jobs: one JSON payload per line; - reads standard input.",
-            show_default=False,
-        ),
-    ] = None,
-    envelopes: Annotated[
-        bool,
-        typer.Option("--envelopes", help="Lines are objects: payload, and as they apply id, group, in_ms, at."),
-    ] = False,
+    in_ms: InMs = None,
+    at: At = None,
+    group: Group = None,
+    id: Id = None,
+    from_file: FromFile = None,
+    envelopes: Envelopes = False,
     as_json: AsJson = False,
 ) -> None:
     """Enqueue one job and print its id, or every line of a file and print how many."""

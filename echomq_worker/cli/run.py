@@ -26,41 +26,49 @@ if TYPE_CHECKING:
 _NODES = 1024
 
 
+Target = Annotated[
+    str, typer.Argument(metavar="MODULE:ATTR", help="The Worker to run; the current directory is on the path.")
+]
+Queues = Annotated[
+    list[str] | None,
+    typer.Option("--queue", metavar="QUEUE", help="Serve only this queue; repeat for more.", show_default=False),
+]
+Concurrency = Annotated[
+    int | None,
+    typer.Option(
+        "--concurrency", metavar="N", help="Jobs at a time, where the handler does not say.", show_default=False
+    ),
+]
+Burst = Annotated[bool, typer.Option("--burst", help="Work until nothing is left, then exit.")]
+Embedded = Annotated[
+    bool, typer.Option("--embedded/--no-embedded", help="Start a private Valkey; its data is gone afterwards.")
+]
+Processes = Annotated[int, typer.Option("--processes", metavar="N", min=1, max=_NODES, help="Worker processes.")]
+PumpHere = Annotated[
+    bool | None, typer.Option("--pump/--no-pump", help="Fire repeats from here (ECHOMQ_PUMP).", show_default=False)
+]
+LogFormat = Annotated[
+    str | None, typer.Option("--log-format", metavar="FORMAT", help="auto, console or json.", show_default=False)
+]
+LogLevel = Annotated[
+    str | None,
+    typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.", show_default=False),
+]
+
+
 def run(  # noqa: PLR0913 - one parameter per flag, that is how typer reads them
     context: typer.Context,
-    target: Annotated[
-        str, typer.Argument(metavar="MODULE:ATTR", help="The Worker to run; the current directory is on the path.")
-    ],
+    target: Target,
     *,
     url: Url = None,
-    queue: Annotated[
-        list[str] | None,
-        typer.Option("--queue", metavar="QUEUE", help="Serve only this queue; repeat for more.", show_default=False),
-    ] = None,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            "--concurrency", metavar="N", help="Jobs at a time, where the handler does not say.", show_default=False
-        ),
-    ] = None,
-    burst: Annotated[bool, typer.Option("--burst", help="Work until nothing is left, then exit.")] = False,
-    embedded: Annotated[
-        bool, typer.Option("--embedded/--no-embedded", help="Start a private Valkey; its data is gone afterwards.")
-    ] = False,
-    processes: Annotated[
-        int, typer.Option("--processes", metavar="N", min=1, max=_NODES, help="Worker processes.")
-    ] = 1,
-    pump: Annotated[
-        bool | None, typer.Option("--pump/--no-pump", help="Fire repeats from here.", show_default=False)
-    ] = None,
-    log_format: Annotated[
-        str | None,
-        typer.Option("--log-format", metavar="FORMAT", help="auto, console or json.", show_default=False),
-    ] = None,
-    log_level: Annotated[
-        str | None,
-        typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.", show_default=False),
-    ] = None,
+    queue: Queues = None,
+    concurrency: Concurrency = None,
+    burst: Burst = False,
+    embedded: Embedded = False,
+    processes: Processes = 1,
+    pump: PumpHere = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
     supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
 ) -> None:
     """Run the handlers of MODULE:ATTR until a signal (SIGTERM, SIGINT) or, with --burst, until nothing is left."""
