@@ -1,0 +1,7 @@
+"""Fixtures for tests of the verbs' edges: one queue's state, and a connector."""
+
+from __future__ import annotations
+
+from tests.scripts.conftest import plain, queue, wire
+
+__all__ = ["plain", "queue", "wire"]
