@@ -302,8 +302,7 @@ def _apart(
     context = clean.copy()
     if announce is not None:
         context.run(announce, job)
-    awaitable = context.run(call, job)
-    return _steps(context, awaitable if isinstance(awaitable, Coroutine) else _awaited(awaitable))
+    return _steps(context, _awaited(call, job))
 
 
 @types.coroutine
@@ -326,8 +325,8 @@ def _steps(context: Context, coroutine: Coroutine[Any, Any, object]) -> Generato
             step, argument = coroutine.throw, exc
 
 
-async def _awaited(awaitable: Awaitable[object]) -> object:
-    return await awaitable
+async def _awaited(call: Callable[[Job], Awaitable[object]], job: Job) -> object:
+    return await call(job)
 
 
 def _differs(one: Context, other: Context) -> bool:

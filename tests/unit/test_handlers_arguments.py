@@ -250,6 +250,9 @@ def test_parameters_with_defaults_keep_them() -> None:
     def optional(job: Job, email: Email | None = None) -> object:
         return email
 
+    def filled(job: Job, email: Email, sms: Sms) -> object:
+        return email, sms
+
     def closure(job: Job, client=5) -> object:  # type: ignore[no-untyped-def]  # noqa: ANN001 - bare on purpose
         return client
 
@@ -257,6 +260,10 @@ def test_parameters_with_defaults_keep_them() -> None:
     assert called(between) == (None, b"raw")
     assert called(optional, b'{"to": "x"}') == Email(to="x")
     assert called(closure) == 5
+    sms = Sms(kind="sms", number=1)
+    email = Email(to="x")
+    assert called(functools.partial(filled, sms=sms), b'{"to": "x"}') == (email, sms)
+    assert called(functools.partial(filled, sms=sms, email=email)) == (email, sms)
 
 
 class Service:
