@@ -9,6 +9,7 @@ Every verb raises what `Connector.call` raises. A plain verb is sent once: where
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -27,8 +28,8 @@ Mode = Literal["in", "at"]
 
 _CHUNK_JOBS = 400
 _CHUNK_BYTES = 4 * 1024 * 1024
-# Chunks of one round trip: the server works on one while the next is on its way.
-_CHUNKS_IN_FLIGHT = 16
+_CHUNKS_A_TRIP = 16
+_TRIPS_IN_FLIGHT = 2
 _VERDICT_REFUSED = -1
 
 
@@ -85,18 +86,29 @@ class Jobs:
         raises and leaves open which jobs were admitted; give ids, and the batch can be sent again.
         """
         keys = Keys(queue)
-        jobs = [self._row(item) for item in items]
-        receipts: list[Receipt] = []
-        chunks = list(_chunks(jobs))
-        for first in range(0, len(chunks), _CHUNKS_IN_FLIGHT):
-            flight = chunks[first : first + _CHUNKS_IN_FLIGHT]
-            replies = await evaluate_many(self._wire, [_admission(keys, chunk) for chunk in flight])
-            for chunk, verdicts in zip(flight, rows.checked(replies), strict=True):
-                receipts += [
-                    Receipt(job[0], verdict == 1, refused=verdict == _VERDICT_REFUSED)
-                    for job, verdict in zip(chunk, verdicts, strict=True)
-                ]
-        return receipts
+        chunks = list(_chunks([self._row(item) for item in items]))
+        flights = [chunks[first : first + _CHUNKS_A_TRIP] for first in range(0, len(chunks), _CHUNKS_A_TRIP)]
+        receipts: list[list[Receipt]] = [[] for _ in flights]
+        # Both draw from one iterator: the server works on one trip while the next is packed.
+        numbered = iter(enumerate(flights))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in flights[:_TRIPS_IN_FLIGHT]:
+                    group.create_task(self._admit(keys, numbered, receipts))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [receipt for flight in receipts for receipt in flight]
+
+    async def _admit(
+        self, keys: Keys, flights: Iterator[tuple[int, list[Sequence[_Row]]]], receipts: list[list[Receipt]]
+    ) -> None:
+        for number, chunks in flights:
+            replies = rows.checked(await evaluate_many(self._wire, [_admission(keys, chunk) for chunk in chunks]))
+            receipts[number] = [
+                Receipt(job[0], verdict == 1, verdict == _VERDICT_REFUSED)
+                for chunk, verdicts in zip(chunks, replies, strict=True)
+                for job, verdict in zip(chunk, verdicts, strict=True)
+            ]
 
     def _row(self, item: object | New) -> _Row:
         if not isinstance(item, New):
