@@ -303,7 +303,8 @@ class Foreign:
         return await self._eval(script, [self._key(name) for name in names], values)
 
     async def _eval(self, script: str, keys: list[str], values: list[object]) -> Any:
-        reply: Any = self._raw.eval(script, len(keys), *keys, *map(str, values))
+        arguments: list[Any] = [*keys, *values]
+        reply: Any = self._raw.eval(script, len(keys), *arguments)
         return await reply
 
     async def _answer(self, script: str, keys: list[str], values: list[object]) -> Answer:
