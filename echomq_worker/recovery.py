@@ -45,14 +45,18 @@ class Recovery:
     def calls(self) -> list[Call]:
         """The first pass of a beat: reap, promote, and every tenth beat the recount."""
         keys = self._keys
-        calls: list[Call] = [
-            ("reap", (keys.active, keys.pending), (keys.base,)),
-            ("promote", (keys.schedule, keys.pending), (keys.base, self._promote_batch)),
-        ]
+        calls = self._pass()
         if self._beats % RECOUNT_BEATS == 0:
             calls.append(("recount", (keys.active,), (keys.base, RECOUNT_LIMIT)))
         self._beats += 1
         return calls
+
+    def _pass(self) -> list[Call]:
+        keys = self._keys
+        return [
+            ("reap", (keys.active, keys.pending), (keys.base,)),
+            ("promote", (keys.schedule, keys.pending), (keys.base, self._promote_batch)),
+        ]
 
     async def sweep(self, first: list[Any]) -> Swept:
         """Go on from the replies of `calls` until both come back short or the time budget is spent.
@@ -63,7 +67,7 @@ class Recovery:
         recovered, promoted = swept.recovered, swept.promoted
         until = self._clock.monotonic_ms() + self._budget_ms
         while (recovered >= REAP_BATCH or promoted >= self._promote_batch) and self._clock.monotonic_ms() < until:
-            again = _read(await evaluate_many(self._wire, self.calls()[:2]))
+            again = _read(await evaluate_many(self._wire, self._pass()))
             recovered, promoted = again.recovered, again.promoted
             swept = Swept(swept.recovered + recovered, swept.promoted + promoted, swept.corrected)
         return swept
