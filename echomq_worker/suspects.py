@@ -41,5 +41,8 @@ class Suspects:
             poke()
 
     def tell(self, waiter: object, poke: Callable[[], None]) -> None:
-        """Call `poke` once when the place is free again."""
-        self._waiting[waiter] = poke
+        """Call `poke` once when the place is free again; at once where it was given back meanwhile."""
+        if self._holder is None:
+            poke()
+        else:
+            self._waiting[waiter] = poke
