@@ -41,7 +41,7 @@ class Journal:
 
     def ended(self, job: Job) -> None:
         """The handler has ended: from here on `job.started_ms` is how long it ran."""
-        if self._timed:
+        if self._timed and job.started_ms:
             job.started_ms = self._clock.monotonic_ms() - job.started_ms
 
     def settled(self, answers: Sequence[Settled]) -> None:
@@ -56,6 +56,8 @@ class Journal:
                     )
             else:
                 self._tell(job, verdict, answer)
+            # Its trace refers to the frames of the handler, and they to the job.
+            job.exception = None
 
     def buried(self, id: str, reason: str) -> None:
         """A claim gave a job up instead of handing it out."""

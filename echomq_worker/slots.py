@@ -14,12 +14,17 @@ from collections.abc import Callable, Sequence
 from anyio.abc import TaskGroup
 
 from echomq_worker.clock import Clock
+from echomq_worker.errors import EchoMQError
 from echomq_worker.executor import Execute, Outcome
 from echomq_worker.job import Job
 
 # A runner that never suspends gives the event loop a turn after so long.
 TURN_MS = 5.0
 _CALLED_AT_ONCE = 2
+
+
+class SlotLost(EchoMQError):
+    """A runner was cancelled by the handler that it ran: a bug there, which ends the worker rather than a slot of it."""
 
 
 class Slots:
@@ -110,7 +115,13 @@ class Slots:
                 running[job.id] = job
                 if jobs:
                     self._call()
-                outcome = await self._execute(job, runner)
+                try:
+                    outcome = await self._execute(job, runner)
+                except asyncio.CancelledError:
+                    if not self._tasks.cancel_scope.cancel_called:
+                        # A handler that cancelled its own task would leave a slot and a lease behind for ever.
+                        raise SlotLost(f"handler of {job.queue}: it cancelled the task that it runs in") from None
+                    raise
                 del running[job.id]
                 self._on_end(job, outcome)
                 now = clock.monotonic_ms()
