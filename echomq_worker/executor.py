@@ -115,8 +115,7 @@ class Executor:
         self._result = result
         self._watched = True
         self._deadlines = _Deadlines(self.limits.timeout_ms or 0)
-        count = self.limits.concurrency * self.limits.consumers
-        self._threads: Threads[Job] = Threads(count, name=f"echomq:{handler.options.queue}")
+        self._threads: Threads[Job] = Threads(self.limits.concurrency, name=f"echomq:{handler.options.queue}")
 
     def in_threads(self) -> list[Job]:
         """The jobs whose plain function has not ended yet, also after their runners are gone."""

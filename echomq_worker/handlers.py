@@ -46,7 +46,7 @@ class PayloadRefused(Unreadable):
 class Limits:
     """Numbers in force for a handler: the defaults of protocol section 8, the settings', or with its options over them.
 
-    `concurrency` jobs at a time for each of `consumers` consumers; `retry` is a delay in ms or a backoff policy;
+    `concurrency` jobs at a time, split over `consumers` consumers; `retry` is a delay in ms or a backoff policy;
     `timeout_ms` None means none.
     """
 
