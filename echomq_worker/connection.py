@@ -94,14 +94,24 @@ def _can_be_sent(value: object) -> bool:
     return isinstance(value, (bytes, int, float, memoryview)) and not isinstance(value, bool)
 
 
-class _Batch:
-    __slots__ = ("answer", "replies", "sent_at", "size")
+class _Write:
+    """What leaves in one write, and when it did. A loop that was blocked may write long after a call was queued."""
 
-    def __init__(self, answer: asyncio.Future[Answer], size: int) -> None:
+    __slots__ = ("at", "packed")
+
+    def __init__(self) -> None:
+        self.packed: list[bytes] = []
+        self.at: float | None = None
+
+
+class _Batch:
+    __slots__ = ("answer", "replies", "size", "write")
+
+    def __init__(self, answer: asyncio.Future[Answer], size: int, write: _Write) -> None:
         self.answer = answer
         self.size = size
+        self.write = write
         self.replies: list[Any] = []
-        self.sent_at = monotonic()
 
 
 class Link(asyncio.Protocol):
@@ -122,10 +132,10 @@ class Link(asyncio.Protocol):
         self._gone = asyncio.Event()
         self._reader = hiredis.Reader(replyError=reply_error, notEnoughData=_NOTHING_YET)
         self._waiting: deque[_Batch] = deque()
-        self._unsent: list[bytes] = []
+        self._next = _Write()
         self._heard_at = 0.0
         self._watch: asyncio.TimerHandle | None = None
-        self._suspected = False
+        self._suspect: _Batch | None = None
 
     @property
     def pending(self) -> int:
@@ -138,10 +148,11 @@ class Link(asyncio.Protocol):
         The caller has seen that the link is not closed, in this very turn.
         """
         answer: asyncio.Future[Answer] = self._loop.create_future()
-        self._waiting.append(_Batch(answer, size))
-        if not self._unsent:
+        write = self._next
+        self._waiting.append(_Batch(answer, size, write))
+        if not write.packed:
             self._loop.call_soon(self._flush)
-        self._unsent.append(packed)
+        write.packed.append(packed)
         if self._watch is None:
             self._watch = self._loop.call_later(self.timeout_s, self._look)
         return answer
@@ -153,20 +164,25 @@ class Link(asyncio.Protocol):
             self._watch = None
 
     def _flush(self) -> None:
-        unsent, self._unsent = self._unsent, []
-        if unsent and self._transport is not None and not self.closed:
-            self._transport.write(b"".join(unsent))
+        write, self._next = self._next, _Write()
+        write.at = monotonic()
+        if write.packed and self._transport is not None and not self.closed:
+            self._transport.write(b"".join(write.packed))
+        write.packed.clear()
 
     def _look(self) -> None:
         self._watch = None
         if not self._waiting:
+            self._suspect = None
             return
-        silent_s = monotonic() - max(self._waiting[0].sent_at, self._heard_at)
+        oldest = self._waiting[0]
+        sent_at = oldest.write.at
+        silent_s = 0.0 if sent_at is None else monotonic() - max(sent_at, self._heard_at)
         if silent_s < self.timeout_s:
-            self._suspected = False
+            self._suspect = None
             self._watch = self._loop.call_later(self.timeout_s - silent_s, self._look)
-        elif not self._suspected:
-            self._suspected = True
+        elif self._suspect is not oldest:
+            self._suspect = oldest
             self._watch = self._loop.call_later(_SECOND_LOOK_S, self._look)
         else:
             self._end(CommandTimeout, f"no reply within {self.timeout_s * 1000:.0f} ms")
@@ -224,6 +240,7 @@ class Link(asyncio.Protocol):
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
+        self._suspect = None
         while self._waiting:
             batch = self._waiting.popleft()
             if not batch.answer.done():

@@ -467,6 +467,19 @@ async def test_a_script_is_loaded_once_when_the_server_does_not_know_it(server: 
             await evaluate(connector, "enqueue", [ROW.replace(ID, FOREIGN_ID), PENDING], [FOREIGN_ID, ""])
 
 
+async def test_a_script_that_fails_is_not_run_again(server: ValkeyServer, url: str) -> None:
+    """An error in the script raises ServerError as it is: only NOSCRIPT says that it has not run."""
+    keys = ["emq:{q}:schedule", PENDING]
+    async with Proxy(server.port) as proxy, connect(proxy.url) as connector:
+        await evaluate(connector, "promote", keys, ["emq:{q}:", 100])
+        proxy.seen.clear()
+        with pytest.raises(ServerError):
+            await evaluate(connector, "promote", keys, ["emq:{q}:", "many"])
+        replies = await evaluate_many(connector, [("promote", keys, ["emq:{q}:", "many"])])
+        assert isinstance(replies[0], ServerError)
+        assert (proxy.count(b"EVALSHA"), len(proxy.seen)) == (2, 2)
+
+
 async def test_a_batch_of_scripts_repeats_only_what_the_server_did_not_know(server: ValkeyServer, url: str) -> None:
     """One round trip, replies in input order, refusals in place; NOSCRIPT ones alone go again, as text."""
     ids = [f"JOB0KHTOWnGLu{letter}" for letter in "CDEF"]

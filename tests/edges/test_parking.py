@@ -174,6 +174,46 @@ async def test_closing_ends_a_standing_wait_without_losing_a_token(url: str, raw
             assert await connector.call("DEL", WAKE) == 1
 
 
+async def test_closing_a_standing_wait_takes_no_time(url: str, raw: redis.asyncio.Redis) -> None:
+    """The server is told to end the wait; closing does not sit it out, nor the second that it may take at most."""
+    async with connect(url) as connector:
+        parking = connector.parking()
+        wait = asyncio.ensure_future(parking.blpop([WAKE], 60_000))
+        await _parked(raw)
+        await _cancelled(wait)
+        started = time.monotonic()
+        await parking.aclose()
+        assert time.monotonic() - started < 0.5
+
+
+async def test_closing_a_standing_wait_on_a_silent_server_is_bounded(server: ValkeyServer, url: str) -> None:
+    """Where the server says nothing any more, closing gives up after a second."""
+    async with Proxy(server.port) as proxy, connect(proxy.url) as connector:
+        parking = connector.parking()
+        wait = asyncio.ensure_future(parking.blpop([WAKE], 60_000))
+        await wait_until(lambda: proxy.count(b"BLPOP") == 1, "it is parked")
+        await _cancelled(wait)
+        proxy.stall()
+        started = time.monotonic()
+        await parking.aclose()
+        assert time.monotonic() - started < 3
+        proxy.flow()
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3, 5, 8, 13])
+async def test_closing_that_is_cancelled_leaves_nothing_open(url: str, raw: redis.asyncio.Redis, turns: int) -> None:
+    """Cancelled at any moment after it began, closing has closed every connection; the fixture looks them up."""
+    connector = Connector(url)
+    waits = [asyncio.ensure_future(connector.parking().blpop([WAKE], 60_000)) for _ in range(3)]
+    await _parked(raw, 3)
+    await _cancelled(waits.pop())
+    closing = asyncio.ensure_future(connector.aclose())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.gather(closing, *waits, return_exceptions=True)
+
+
 async def test_other_keys_end_the_standing_wait_first(url: str, raw: redis.asyncio.Redis) -> None:
     """A wait on other keys than the cancelled one's parks anew, and the old one takes no token any more."""
     async with connect(url) as connector:
