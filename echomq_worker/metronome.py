@@ -28,6 +28,7 @@ class Metronome:
         "_beat_ms",
         "_clock",
         "_degraded",
+        "_end",
         "_idle",
         "_keys",
         "_nap",
@@ -48,6 +49,7 @@ class Metronome:
         self._degraded = degraded
         self._idle: deque[asyncio.Future[None]] = deque()
         self._nap = Nap()
+        self._end = Nap()
         self._next_beat_ms = clock.monotonic_ms()
         self._stopping = False
 
@@ -70,6 +72,7 @@ class Metronome:
         """End `run`. Twice is fine."""
         self._stopping = True
         self._nap.wake()
+        self._end.wake()
 
     async def beat(self) -> Swept:
         """One recovery and promote for the pool; the consumer that is idle longest is poked. Raises WireError,
@@ -100,9 +103,13 @@ class Metronome:
         if not self._idle:
             await self._nap.sleep(self._clock, left_ms)
             return
-        token = await self._parking.blpop((self._keys.wake, self._keys.ready), max(1, round(left_ms)))
-        if token is not None:
-            self._poke()
+
+        async def one_token() -> None:
+            if await self._parking.blpop((self._keys.wake, self._keys.ready), max(1, round(left_ms))) is not None:
+                self._poke()
+
+        # A stop ends the BLPOP; a consumer that goes idle, which wakes the other nap, need not.
+        await self._end.until(one_token)
 
     def _poke(self) -> None:
         while self._idle:
