@@ -1,0 +1,36 @@
+-- flow_child: admits one child of a flow (protocol section 6). Idempotent as flow_hold is.
+-- KEYS[1] emq:{q}:job:<id>  the child's row
+-- KEYS[2] emq:{q}:pending
+-- ARGV[1] child id
+-- ARGV[2] payload  opaque bytes
+-- ARGV[3] parent id
+-- ARGV[4] parent queue  '' where it is this one
+-- ARGV[5...] parent policy `fp` or `id` (default fp), group (default none)  optional
+-- returns 1 admitted | 0 stands already | EMQKIND | EMQSTATE where the row names another parent
+-- include: lane
+if string.sub(ARGV[1], 1, 3) ~= 'JOB' then
+  return redis.error_reply('EMQKIND job id must be JOB-namespaced')
+end
+local p = string.sub(KEYS[2], 1, -8)
+local policy, group = ARGV[5] or 'fp', ARGV[6] ~= '' and ARGV[6] or nil
+redis.call('ZCARD', KEYS[2])
+redis.call('LLEN', p .. 'ready')
+if group then touch_lane(p, group) end
+if redis.call('EXISTS', KEYS[1]) == 1 then
+  if redis.call('HGET', KEYS[1], 'parent') ~= ARGV[3] then
+    return redis.error_reply('EMQSTATE flow row names another parent')
+  end
+  return 0
+end
+redis.call('HSET', KEYS[1], 'state', 'pending', 'attempts', '0', 'payload', ARGV[2], 'parent', ARGV[3], 'parent_policy',
+  policy)
+if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], 'parent_queue', ARGV[4]) end
+if group then
+  redis.call('HSET', KEYS[1], 'group', group)
+  redis.call('ZADD', lane_key(p, group), 0, ARGV[1])
+  offer(p, group)
+else
+  redis.call('ZADD', KEYS[2], 0, ARGV[1])
+  wake_flat(p, 1)
+end
+return 1
