@@ -208,7 +208,7 @@ class Consumer:
             return
         if self.slots.drop(job):
             self._suspects.release(job)
-        elif self.slots.running.get(job.id) is not job or not cancel(job, LEASE_LOST):
+        elif job not in self.slots.running or not cancel(job, LEASE_LOST):
             return
         self._leases.let_go(job)
         self._journal.lost(job, reason)

@@ -8,9 +8,11 @@ never suspend is worked off by the runner that got there first, and a burst of j
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import anyio
 from anyio.abc import TaskGroup
 
 from echomq_worker.clock import Clock
@@ -18,28 +20,30 @@ from echomq_worker.errors import EchoMQError
 from echomq_worker.executor import Execute, Outcome
 from echomq_worker.job import Job
 
-# A runner that never suspends gives the event loop a turn after so long.
+# Runners whose jobs never suspend give the event loop a turn after so long, all of them together.
 TURN_MS = 5.0
 _CALLED_AT_ONCE = 2
 
 
 class SlotLost(EchoMQError):
-    """A runner was cancelled by the handler that it ran: a bug there, which ends the worker rather than a slot of it."""
+    """A runner was cancelled by the handler that it ran: a bug there, which ends the worker, not a slot of it."""
 
 
 class Slots:
-    """`size` slots. `start` fills them, `on_end(job, outcome)` is called as each job ends, before its slot is free."""
+    """`size` slots. `start` fills them; `on_end(job, outcome)` is called as each job ends, when its slot is free."""
 
     __slots__ = (
         "_called",
         "_clock",
         "_execute",
         "_idle",
+        "_in_turn",
         "_jobs",
         "_made",
         "_name",
         "_on_end",
         "_tasks",
+        "_turn_ends_ms",
         "running",
         "size",
     )
@@ -55,7 +59,8 @@ class Slots:
         on_end: Callable[[Job, Outcome], None],
     ) -> None:
         self.size = size
-        self.running: dict[str, Job] = {}
+        # By claim, not by id: a job whose lease was lost may be claimed again while its handler still ends.
+        self.running: set[Job] = set()
         self._tasks = tasks
         self._name = name
         self._clock = clock
@@ -65,6 +70,8 @@ class Slots:
         self._idle: list[asyncio.Future[None]] = []
         self._made = 0
         self._called = 0
+        self._in_turn = False
+        self._turn_ends_ms = 0.0
 
     @property
     def free(self) -> int:
@@ -109,25 +116,31 @@ class Slots:
         loop, runner = asyncio.get_running_loop(), asyncio.current_task()
         while True:
             self._called -= 1
-            turn = clock.monotonic_ms()
             while jobs:
+                if not self._in_turn:
+                    self._in_turn = True
+                    self._turn_ends_ms = clock.monotonic_ms() + TURN_MS
+                    loop.call_soon(self._end_turn)
+                elif clock.monotonic_ms() > self._turn_ends_ms:
+                    await asyncio.sleep(0)
+                    continue
                 job = jobs.popleft()
-                running[job.id] = job
+                running.add(job)
                 if jobs:
                     self._call()
                 try:
                     outcome = await self._execute(job, runner)
                 except asyncio.CancelledError:
-                    if not self._tasks.cancel_scope.cancel_called:
-                        # A handler that cancelled its own task would leave a slot and a lease behind for ever.
+                    if anyio.current_effective_deadline() > -math.inf:
+                        # Nobody cancelled the slots: a handler that cancelled its own task would leave one of them,
+                        # and a lease, behind for ever.
                         raise SlotLost(f"handler of {job.queue}: it cancelled the task that it runs in") from None
                     raise
-                del running[job.id]
+                running.discard(job)
                 self._on_end(job, outcome)
-                now = clock.monotonic_ms()
-                if now - turn > TURN_MS:
-                    await asyncio.sleep(0)
-                    turn = now
             waiter = loop.create_future()
             self._idle.append(waiter)
             await waiter
+
+    def _end_turn(self) -> None:
+        self._in_turn = False

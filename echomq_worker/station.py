@@ -127,7 +127,7 @@ class Station:
     @property
     def running(self) -> list[Job]:
         """Jobs whose handler has begun and not ended."""
-        return [job for consumer in self.consumers for job in consumer.slots.running.values()]
+        return [job for consumer in self.consumers for job in consumer.slots.running]
 
     @property
     def idle(self) -> bool:
