@@ -23,6 +23,7 @@ from echomq_worker.errors import ConfigError
 if TYPE_CHECKING:
     from echomq_worker.settings import Settings
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _NODES = 1024
 
 
@@ -95,7 +96,7 @@ def run(  # noqa: PLR0913 - one parameter per flag, that is how typer reads them
 
 
 class StoppedEarly(KeyboardInterrupt):
-    """A signal came before the worker listened to signals. Of this base, so that an event loop lets it through."""
+    """A signal came before anything was begun. Of this base, so that neither a module nor an event loop catches it."""
 
 
 @contextmanager
@@ -108,7 +109,7 @@ def stopped_early_is_fine() -> Iterator[None]:
     def leave(_number: int, _frame: FrameType | None) -> NoReturn:
         raise StoppedEarly
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in SIGNALS:
         signal.signal(number, leave)
     try:
         yield
@@ -116,7 +117,7 @@ def stopped_early_is_fine() -> Iterator[None]:
         raise typer.Exit(Exit.OK) from None
     finally:
         # The work is over: a signal that comes late does not change the exit code.
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
 
@@ -143,6 +144,10 @@ def _work(target: str, settings: Settings, *, queues: Sequence[str], burst: bool
         stop_with_parent()
 
     async def main() -> int:
+        # Until the worker listens itself, which is when it has connected: an exception of `leave` has no place here.
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, worker.stop)
         report = await worker.run(settings, queues=tuple(queues), burst=burst, pump=settings.pump, signals=True)
         return report.exit_code
 
