@@ -1,9 +1,13 @@
-"""Lanes: admission to the lane of a group, and the plain claim that serves the ring.
+"""Lanes: the pending set of one group each, and the operator's verbs over them.
 
-Source: protocol section 4 (lanes: enqueue; gclaim) and section 5 (a lane exists by having members).
+Source: protocol section 4 (lanes: enqueue, gclaim, gwclaim, pause, resume, limit, weight, reassign, drain,
+reap_group) and section 5 (a lane exists by having members). A group is a branded id of any namespace; `group_for`
+makes one of any text.
 """
 
 from __future__ import annotations
+
+from typing import Any, Literal
 
 from echomq_worker import identity
 from echomq_worker.codec import encode
@@ -14,9 +18,16 @@ from echomq_worker.keyspace import Keys
 from echomq_worker.rows import Claimed, Receipt
 from echomq_worker.script import evaluate
 
+Reassigned = Literal["reassigned", "noop", "not_found", "not_pending"]
+
+_REASSIGNED: dict[int, Reassigned] = {1: "reassigned", 0: "noop", -1: "not_found", -2: "not_pending"}
+_REAP_LIMIT = 100
+
 
 class Lanes:
-    """The verbs of lanes over any wire. A group is a branded id of any namespace; `group_for` makes one of any text."""
+    """The verbs of lanes over any wire. Every verb raises InvalidQueueName, InvalidId for a group that is no branded
+    id, and what `Connector.call` raises.
+    """
 
     __slots__ = ("_mint", "_wire")
 
@@ -32,10 +43,7 @@ class Lanes:
     async def enqueue(self, queue: str, group: str, payload: object, *, id: str | None = None) -> Receipt:
         """Admit a job to the group's lane. Raises InvalidId for a malformed group or id, and KindRefused."""
         keys, id = Keys(queue), self._mint.next() if id is None else id
-        names = (
-            *(keys.job(id), keys.lane(group), keys.ring, keys.paused),
-            *(keys.glimit, keys.gactive, keys.wake),
-        )
+        names = (keys.job(id), keys.lane(group), keys.ring, keys.paused, keys.glimit, keys.gactive, keys.wake)
         return Receipt(id, await evaluate(self._wire, "lane_enqueue", names, (id, encode(payload), group)) == 1)
 
     async def claim(self, queue: str, lease_ms: int) -> Claimed | None:
@@ -46,11 +54,79 @@ class Lanes:
         keys = Keys(queue)
         values = (keys.base, integer("lease_ms", lease_ms, at_least=1))
         reply = await evaluate(self._wire, "lane_claim", (keys.ring, keys.active), values)
-        if not reply:
-            return None
-        id, payload, attempts, group = reply
-        return Claimed(id.decode(), payload, int(attempts), group.decode())
+        return _claimed(reply) if reply else None
+
+    async def claim_weighted(self, queue: str, lease_ms: int) -> list[Claimed]:
+        """Take as many heads of the next lane as its weight says, under one lease; [] when none can serve."""
+        keys = Keys(queue)
+        values = (keys.base, integer("lease_ms", lease_ms, at_least=1))
+        reply = await evaluate(self._wire, "lane_claim_weighted", (keys.ring, keys.active), values)
+        return [_claimed(one) for one in reply]
+
+    async def pause(self, queue: str, group: str) -> None:
+        """Serve the lane no more; its jobs wait, what is in hand goes on."""
+        keys = Keys(queue)
+        keys.lane(group)
+        await evaluate(self._wire, "lane_pause", (keys.paused, keys.ring), (group,))
+
+    async def resume(self, queue: str, group: str) -> None:
+        """Serve the lane again."""
+        keys = Keys(queue)
+        keys.lane(group)
+        names = (keys.paused, keys.ring, keys.glimit, keys.gactive, keys.wake)
+        await evaluate(self._wire, "lane_resume", names, (keys.base, group))
+
+    async def limit(self, queue: str, group: str, n: int | None) -> None:
+        """At most `n` (0 or more) jobs of the lane in hand at a time, over all workers; None takes the limit away."""
+        keys = Keys(queue)
+        keys.lane(group)
+        value = "" if n is None else str(integer("limit", n, at_least=0))
+        names = (keys.glimit, keys.gactive, keys.ring, keys.paused, keys.wake)
+        await evaluate(self._wire, "lane_limit", names, (keys.base, group, value))
+
+    async def weight(self, queue: str, group: str, weight: int) -> None:
+        """Serve `weight` (1 or more) jobs of the lane in its turn; 1 is what a lane has without."""
+        keys = Keys(queue)
+        keys.lane(group)
+        await evaluate(self._wire, "lane_weight", (keys.gweight,), (group, integer("weight", weight, at_least=1)))
+
+    async def reassign(self, queue: str, id: str, group: str) -> Reassigned:
+        """Move a pending job, grouped or flat, to the lane of `group`, at its place in mint order."""
+        keys = Keys(queue)
+        names = (keys.job(id), keys.lane(group), keys.ring, keys.paused, keys.glimit, keys.gactive, keys.wake)
+        return _REASSIGNED[await evaluate(self._wire, "lane_reassign", names, (id, group, keys.base))]
+
+    async def drain(self, queue: str, group: str) -> int:
+        """Delete every waiting job of the lane; answers how many. What is in hand goes on; flow children count as
+        dead.
+        """
+        keys = Keys(queue)
+        names, total = (keys.base, keys.lane(group), keys.ring), 0
+        while count := int(await evaluate(self._wire, "lane_drain", names, (group,))):
+            total += count
+        return total
+
+    async def reap_group(self, queue: str, group: str, limit: int = _REAP_LIMIT) -> int:
+        """Put expired leases of this lane, at most `limit`, back to it; answers how many."""
+        keys = Keys(queue)
+        keys.lane(group)
+        values = (group, integer("limit", limit, at_least=1))
+        return int(await evaluate(self._wire, "lane_reap", (keys.active, keys.base), values))
 
     async def depth(self, queue: str, group: str) -> int:
         """How many jobs wait in the group's lane."""
         return int(await self._wire.call("ZCARD", Keys(queue).lane(group)))
+
+    async def depths(self, queue: str, groups: list[str]) -> dict[str, int]:
+        """How many jobs wait in each lane, in one round trip."""
+        keys = Keys(queue)
+        replies: list[Any] = await self._wire.pipeline([("ZCARD", keys.lane(group)) for group in groups])
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return dict(zip(groups, replies, strict=True))
+
+
+def _claimed(reply: list[Any]) -> Claimed:
+    id, payload, attempts, group = reply
+    return Claimed(id.decode(), payload, int(attempts), group.decode())

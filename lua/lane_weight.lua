@@ -1,0 +1,8 @@
+-- lane_weight: how many jobs of a lane are served in its turn, where others get one.
+-- KEYS[1] emq:{q}:gweight
+-- ARGV[1] group
+-- ARGV[2] w  1 or more; 1 is what a lane has without
+-- returns 1
+redis.call('HGET', KEYS[1], ARGV[1])
+if tonumber(ARGV[2]) == 1 then redis.call('HDEL', KEYS[1], ARGV[1]) else redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]) end
+return 1
