@@ -27,8 +27,9 @@ redis.call('EXISTS', unpack(erased))
 redis.call('HGET', p .. 'metrics:completed', 'count')
 
 end_claim(p, id, group, ceiling)
+-- Of a row that is gone there may be the skeleton that promote makes: it goes with its place.
+redis.call('UNLINK', unpack(erased))
 if not attempts then return 0 end
 redis.call('ZREM', p .. 'dead', id)
-redis.call('UNLINK', unpack(erased))
 redis.call('HINCRBY', p .. 'metrics:completed', 'count', 1)
 return 1
