@@ -15,7 +15,7 @@ import anyio
 from echomq_worker.clock import Clock
 from echomq_worker.connector import Wire
 from echomq_worker.degraded import Degraded
-from echomq_worker.errors import ServerError, WireError
+from echomq_worker.errors import ServerError, Unavailable, Unreachable, WireError
 from echomq_worker.job import Job
 from echomq_worker.keyspace import Keys
 from echomq_worker.nap import Nap
@@ -23,6 +23,7 @@ from echomq_worker.script import evaluate
 from echomq_worker.verdict import Bury, Complete, DelayTo, RetryLater, Verdict
 
 BATCH = 500
+HURRIED_MS = 100
 # Nobody has to say what became of these.
 UNKNOWN = "unknown"
 
@@ -36,13 +37,14 @@ class Settle:
     __slots__ = (
         "_clock",
         "_closed",
+        "_counted",
         "_degraded",
+        "_hurried",
         "_idle",
         "_keys",
         "_nap",
         "_on_settled",
         "_sending",
-        "_unanswered",
         "_waiting",
         "_wire",
     )
@@ -64,9 +66,11 @@ class Settle:
         self._waiting: list[tuple[Job, Verdict]] = []
         self._sending: list[tuple[Job, Verdict]] = []
         self._nap = Nap()
-        self._idle = True
+        self._idle = False
         self._closed = False
-        self._unanswered = False
+        self._hurried = False
+        # Some of what is being sent may have been counted by the server, though we have no answer.
+        self._counted = False
 
     def put(self, job: Job, verdict: Verdict) -> None:
         """File a verdict; it goes out in the event loop's next turn, with all that were filed by then."""
@@ -90,6 +94,11 @@ class Settle:
         self._closed = True
         self._nap.wake()
 
+    def hurry(self) -> None:
+        """The process is about to end: send now, and after an error soon again instead of on the degraded curve."""
+        self._hurried = True
+        self._nap.wake()
+
     async def beat(self) -> int:
         """Send what waits, at most 500 verdicts in one call, and file the answers. Answers how many there were.
 
@@ -99,16 +108,14 @@ class Settle:
             self._sending, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
         if not self._sending:
             return 0
-        sent_before, self._unanswered = self._unanswered, True
+        again = self._counted
         with anyio.CancelScope(shield=True):
             answers = await self._send(self._sending)
-        self._unanswered = False
+        self._counted = False
         self._degraded.good()
-        if sent_before:
-            # The first sending may have arrived: a row that is gone by now is a completion that counted.
-            answers = ["done" if answer == "gone" else answer for answer in answers]
         batch, self._sending = self._sending, []
-        self._on_settled([(job, verdict, answer) for (job, verdict), answer in zip(batch, answers, strict=True)])
+        settled = [(job, verdict, answer) for (job, verdict), answer in zip(batch, answers, strict=True)]
+        self._on_settled([_first_answer(*one) for one in settled] if again else settled)
         return len(batch)
 
     async def run(self) -> None:
@@ -121,7 +128,8 @@ class Settle:
             try:
                 await self.beat()
             except WireError as error:
-                await self._clock.sleep_ms(self._degraded.fail(error))
+                wait_ms = self._degraded.fail(error)
+                await self._nap.sleep(self._clock, min(wait_ms, HURRIED_MS) if self._hurried else wait_ms)
 
     async def _send(self, batch: Sequence[tuple[Job, Verdict]]) -> list[str]:
         keys = self._keys
@@ -129,14 +137,23 @@ class Settle:
         arguments: list[Argument] = [keys.base]
         for job, verdict in batch:
             _add(arguments, job, verdict)
+        before, self._counted = self._counted, True
         try:
             return [answer.decode() for answer in await evaluate(self._wire, "settle", declared, arguments)]
+        except (Unreachable, Unavailable):
+            self._counted = before
+            raise
         except ServerError:
             # One row that the script cannot work on (a foreign type under its key) must not hold up the others.
             if len(batch) == 1:
                 return [UNKNOWN]
         half = len(batch) // 2
         return [*await self._send(batch[:half]), *await self._send(batch[half:])]
+
+
+def _first_answer(job: Job, verdict: Verdict, answer: str) -> Settled:
+    """What the first sending was answered, as far as it can be known: a completion that counted leaves no row."""
+    return job, verdict, "done" if answer == "gone" and isinstance(verdict, Complete) else answer
 
 
 def _add(arguments: list[Argument], job: Job, verdict: Verdict) -> None:
