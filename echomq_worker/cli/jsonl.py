@@ -57,11 +57,17 @@ class JobFile:
 
     def read(self) -> Iterator[tuple[int, New]]:
         """Line number and job of every line that is not blank."""
-        self._stream.seek(0)
-        for number, raw in enumerate(self._stream, start=1):
+        for number, raw in enumerate(self._lines(), start=1):
             line = (raw.removeprefix(_BOM) if number == 1 else raw).strip(b" \t\r\n")
             if line:
                 yield number, self._job(number, line)
+
+    def _lines(self) -> Iterator[bytes]:
+        try:
+            self._stream.seek(0)
+            yield from self._stream
+        except OSError as error:
+            raise _unreadable(self.name, error) from None
 
     def advance(self, done: int) -> None:
         """`done` jobs have been answered."""
@@ -104,15 +110,17 @@ def open_jobs(path: str, *, envelopes: bool, template: New) -> Iterator[JobFile]
     try:
         stream = _spooled() if path == "-" else Path(path).open("rb")  # noqa: SIM115 - closed below, with the bar
     except OSError as error:
-        raise ConfigError(f"--from-file={path!r}: {error.strerror}, expected a file that can be read") from None
+        raise _unreadable(path, error) from None
     jobs = JobFile("standard input" if path == "-" else path, stream, envelopes=envelopes, template=template)
     with stream:
         try:
             yield jobs
-        except OSError as error:
-            raise ConfigError(f"--from-file={path!r}: {error.strerror}, expected a file that can be read") from None
         finally:
             jobs.close()
+
+
+def _unreadable(name: str, error: OSError) -> ConfigError:
+    return ConfigError(f"--from-file={name!r}: {error.strerror or error}, expected a file that can be read")
 
 
 def _spooled() -> IO[bytes]:

@@ -6,14 +6,17 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from echomq_worker.cli import main
+from echomq_worker.errors import ConnectionLost
 from echomq_worker.identity import group_for, is_branded
+from echomq_worker.jobs import Jobs, New
+from echomq_worker.rows import Receipt
 from tests.support.valkey import ValkeyServer
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -159,6 +162,28 @@ def test_a_bad_line_leaves_the_whole_file_out(cli: Cli, server: ValkeyServer, tm
     assert server.admin.keys("emq:*") == []
 
 
+def test_a_connection_that_fails_on_the_way_says_how_far_it_came(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything before the named line is enqueued, of the batch in hand it is not known."""
+    path = tmp_path / "jobs.jsonl"
+    sent = Jobs.enqueue_many
+
+    async def failing(self: Jobs, queue: str, items: Sequence[object]) -> list[Receipt]:
+        if isinstance(items[0], New) and items[0].payload == b"2":
+            raise ConnectionLost("redis://db: closed")
+        return await sent(self, queue, items)
+
+    path.write_text("1\n" * 40 + "2\n" * 40)
+    monkeypatch.setattr(Jobs, "enqueue_many", failing)
+    monkeypatch.setattr("echomq_worker.cli.enqueue._BATCH", 10)
+
+    code, _, err = cli("enqueue", "emails", "--from-file", str(path))
+
+    assert code == 3
+    assert f"redis://db: closed; 40 enqueued before line 41 of {path}, of the next 40 unknown" in err
+
+
 def test_stats_count_what_is_there(cli: Cli) -> None:
     """A row per queue; ready is flat pending and lanes together."""
     cli("enqueue", "emails", "1")
@@ -272,20 +297,25 @@ def test_check_says_what_it_would_run(cli: Cli, url: str, monkeypatch: pytest.Mo
     assert json.loads(stats)[0]["pending"] == 1
 
 
-def test_check_works_where_the_server_tells_nothing(
-    own_server: Callable[..., ValkeyServer], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("refused", "policy"), [("-info -config", None), ("-info", "noeviction")])
+def test_check_works_where_the_server_tells_little(
+    own_server: Callable[..., ValkeyServer],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    refused: str,
+    policy: str | None,
 ) -> None:
-    """A managed server refuses INFO and CONFIG: the facts are unknown, and that is no failure."""
+    """A managed server refuses INFO, maybe CONFIG too: what is not told is unknown, and that is no failure."""
     server = own_server()
     admin: Any = server.admin
-    admin.execute_command("ACL", "SETUSER", "worker", "on", ">pw", "~*", "&*", "+@all", "-info", "-config")
+    admin.execute_command("ACL", "SETUSER", "worker", "on", ">pw", "~*", "&*", "+@all", *refused.split())
     monkeypatch.setenv("ECHOMQ_URL", f"redis://worker:pw@127.0.0.1:{server.port}/0")
 
     code = main(["check", "examples.two_queues:worker", "--json"])
 
     found = json.loads(capsys.readouterr().out)
     assert code == 0
-    assert (found["server"]["version"], found["server"]["policy"]) == ("unknown", None)
+    assert (found["server"]["version"], found["server"]["policy"]) == ("unknown", policy)
     assert found["settings"]["url"] == f"redis://worker:***@127.0.0.1:{server.port}/0"
 
 

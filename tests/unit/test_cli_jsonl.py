@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echomq_worker.cli.jsonl import lane_of, open_jobs
+from echomq_worker.cli.jsonl import JobFile, lane_of, open_jobs
 from echomq_worker.errors import ConfigError
 from echomq_worker.identity import group_for
 from echomq_worker.jobs import New
@@ -146,6 +146,21 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pyt
 
     with pytest.raises(ConfigError, match=r"^--from-file='.*': .*expected a file that can be read$"):
         jobs_of(Path(name))
+
+
+def test_a_file_that_stops_being_readable_is_one_line() -> None:
+    """A disk that fails in the middle is told like a file that is not there."""
+
+    class Failing(io.BytesIO):
+        """Breaks at the second line."""
+
+        def __next__(self) -> bytes:
+            if self.tell():
+                raise OSError(5, "Input/output error")
+            return super().__next__()
+
+    with pytest.raises(ConfigError, match=r"--from-file='jobs\.jsonl': Input/output error, expected"):
+        JobFile("jobs.jsonl", Failing(b"1\n2\n"), envelopes=False, template=PLAIN).check()
 
 
 def test_standard_input_can_be_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:

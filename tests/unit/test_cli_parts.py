@@ -133,6 +133,29 @@ def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main([]) == Exit.INTERRUPTED
 
 
+def test_a_reader_that_left_is_quiet_and_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Output that nobody reads any more ends the command without a word; what is left goes nowhere."""
+    moved: list[int] = []
+
+    class Left:
+        """Standard output whose reader left."""
+
+        def fileno(self) -> int:
+            """Its number."""
+            return 77
+
+    def broken(_arguments: list[str]) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(cli, "_dispatch", broken)
+    monkeypatch.setattr("os.dup2", lambda _source, target: moved.append(target))
+    monkeypatch.setattr("sys.stdout", Left())
+
+    code = main(["queue", "stats", "q"])
+
+    assert (code, moved, capsys.readouterr().err) == (1, [77], "")
+
+
 def test_an_error_text_cannot_make_a_second_line(capsys: pytest.CaptureFixture[str]) -> None:
     """A server's text with line breaks and escapes is one clean line."""
     cli.say_error("one\ntwo\x1b[2J")
