@@ -4,3 +4,12 @@ local CHUNK = 4000
 local function in_chunks(list, send)
   for i = 1, #list, CHUNK do send(unpack(list, i, math.min(i + CHUNK - 1, #list))) end
 end
+
+-- `command key list…` in as many calls as it takes, none for an empty list. Answers the sum of the replies.
+local function call_chunked(command, key, list)
+  local sum = 0
+  for i = 1, #list, CHUNK do
+    sum = sum + redis.call(command, key, unpack(list, i, math.min(i + CHUNK - 1, #list)))
+  end
+  return sum
+end

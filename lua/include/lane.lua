@@ -25,24 +25,39 @@ local function lane_key(p, g)
   return p .. 'g:' .. g .. ':pending'
 end
 
--- Reads every key that offer, free_slot and leave_lane may write, so that a key that cannot be reached raises before the
--- first write of the script.
+-- Reads every key that offer, free_slot and leave_lane may write, by a command of its type, so that a key that cannot be
+-- reached or is of another type raises before the first write of the script.
 local function touch_lane(p, g)
   redis.call('ZCARD', lane_key(p, g))
   redis.call('SISMEMBER', p .. 'paused', g)
   redis.call('HGET', p .. 'glimit', g)
   redis.call('HGET', p .. 'gactive', g)
-  redis.call('EXISTS', p .. 'ring', p .. 'wake')
+  redis.call('LLEN', p .. 'ring')
+  redis.call('LLEN', p .. 'wake')
+end
+
+-- The same for many: `groups` has them as its keys.
+local function touch_lanes(p, groups)
+  local first = true
+  for g in pairs(groups) do
+    if first then touch_lane(p, g) else redis.call('ZCARD', lane_key(p, g)) end
+    first = false
+  end
 end
 
 -- Puts the lane on the ring if it can be served: not paused, not empty, below its limit, not there yet. One wake token
--- when it can be served at all, since a consumer that parked saw it exhausted.
-local function offer(p, g)
-  if redis.call('SISMEMBER', p .. 'paused', g) == 1 then return end
+-- when it can be served at all, since a consumer that parked saw it exhausted; where only a slot was freed (`quiet`) a
+-- lane that is on the ring already gets none.
+local function offer(p, g, quiet)
   if redis.call('ZCARD', lane_key(p, g)) == 0 then return end
+  if redis.call('SISMEMBER', p .. 'paused', g) == 1 then return end
   local limit = tonumber(redis.call('HGET', p .. 'glimit', g))
   if limit and (tonumber(redis.call('HGET', p .. 'gactive', g)) or 0) >= limit then return end
-  if not redis.call('LPOS', p .. 'ring', g) then redis.call('RPUSH', p .. 'ring', g) end
+  if not redis.call('LPOS', p .. 'ring', g) then
+    redis.call('RPUSH', p .. 'ring', g)
+  elseif quiet then
+    return
+  end
   wake_lane(p)
 end
 
