@@ -1,65 +1,99 @@
--- What claim_many makes of one member of pending or of a lane. Reads only: nothing is written before all is decided.
+-- What claim_many makes of the members of pending and of lanes. Reads only: nothing is written before all is decided.
+-- A row is the reply of its HMGET.
+local ATTEMPTS, PAYLOAD, STATE, GROUP, HELD, CRASHES, FAILURES = 1, 2, 3, 4, 5, 6, 7
 
--- Claims in a row of ours that never ended, this one included (row field `crashes` = `n:token`). Where the row's attempts is
--- not the token stored with it, someone else had the job meanwhile and the row of crashes is broken.
+local function read_row(claim, id)
+  return redis.call('HMGET', claim.rows .. id, 'attempts', 'payload', 'state', 'group', 'held', 'crashes', 'failures')
+end
+
+-- Claims in a row of ours that never ended, this one included (row field `crashes` = `n:token`). Where the row's attempts
+-- is not the token stored with it, someone else had the job meanwhile and the row of crashes is broken.
 local function count_crashes(row)
-  local count, token = string.match(row.crashes or '', '^(%d+):(%d+)$')
-  local before = (token ~= nil and token == row.attempts) and tonumber(count) or 0
-  if row.held then return before + 1 end
-  return before
+  local count, token = string.match(row[CRASHES] or '', '^(%d+):(%d+)$')
+  local before = token == row[ATTEMPTS] and tonumber(count) or 0
+  return row[HELD] and before + 1 or before
 end
 
 -- Says `take`, `pass` (a suspect that must wait), `bury`, `drop` (the id stands in another set) or `move` (a grouped job in
--- flat pending, where a foreign reprocess leaves it).
-local function judge(claim, id, lane, score)
-  local f = redis.call('HMGET', claim.p .. 'job:' .. id, 'state', 'attempts', 'payload', 'group', 'held', 'crashes',
-    'failures')
-  local row = {id = id, lane = lane, state = f[1], attempts = f[2], payload = f[3], group = f[4], held = f[5],
-    crashes = f[6], failures = f[7], expired = score}
-  if score and tonumber(score) > claim.now then return 'drop', row end
-  if row.state == 'scheduled' and redis.call('ZSCORE', claim.p .. 'schedule', id) then return 'drop', row end
-  if row.state == 'dead' and redis.call('ZSCORE', claim.p .. 'dead', id) then return 'drop', row end
-  if not lane and row.group then return 'move', row end
-  row.count = count_crashes(row)
-  if row.held and row.count >= claim.max_crashes then return 'bury', row end
-  if row.count >= 2 then
-    if claim.suspects == 0 then return 'pass', row end
-    claim.suspects = claim.suspects - 1
+-- flat pending, where a foreign reprocess leaves it); and the crashes.
+local function judge(claim, lane, id, row, lease)
+  if lease and tonumber(lease) > claim.now then return 'drop', 0 end
+  local state = row[STATE]
+  if state == 'scheduled' and redis.call('ZSCORE', claim.p .. 'schedule', id) then return 'drop', 0 end
+  if state == 'dead' and redis.call('ZSCORE', claim.p .. 'dead', id) then return 'drop', 0 end
+  if row[GROUP] and not lane.name then return 'move', 0 end
+  if not (row[HELD] or row[CRASHES]) then return 'take', 0 end
+  local crashes = count_crashes(row)
+  if row[HELD] and crashes >= claim.max_crashes then return 'bury', crashes end
+  if crashes < 2 then return 'take', crashes end
+  if claim.suspects < 1 then return 'pass', crashes end
+  claim.suspects = claim.suspects - 1
+  return 'take', crashes
+end
+
+-- A source of jobs: flat pending, or a lane with its `name`. It is a cursor over a sorted set that is only read.
+local function source(key, name, page)
+  return {key = key, name = name, page = page, at = 0, i = 0, size = 0, leave = {}, started = 0}
+end
+
+-- Puts `ids`, read from where the cursor stands, and their scores in active under the cursor.
+local function fill(s, ids, scores, base)
+  s.ids, s.scores, s.base, s.i, s.size, s.at = ids, scores, base, 0, #ids, s.at + #ids
+end
+
+-- Whether there is a member behind the cursor; reads the next page where the last one is used up.
+local function has_more(claim, s)
+  if s.i < s.size then return true end
+  if s.ended then return false end
+  local ids = redis.call('ZRANGE', s.key, s.at, s.at + s.page - 1)
+  s.ended = #ids < s.page
+  if #ids == 0 then return false end
+  fill(s, ids, redis.call('ZMSCORE', claim.active, unpack(ids)), 0)
+  return true
+end
+
+-- Files a job as taken: six values of the reply, from which the writing pass works too.
+local function take(claim, s, id, row, crashes, lease)
+  local jobs, n, attempts = claim.jobs, claim.count * 6, row[ATTEMPTS]
+  local token = claim.tokens[attempts]
+  if not token then
+    token = string.format('%.0f', (tonumber(attempts) or 0) + 1)
+    claim.tokens[attempts] = token
   end
-  return 'take', row
-end
-
--- A cursor over a sorted set that is only read: `more` ids at a time, each with its score in active.
-local function cursor(key, active, first, more)
-  return {key = key, active = active, at = 0, i = 0, ids = {}, scores = {}, first = first, more = more}
-end
-
-local function next_member(c)
-  if c.i == #c.ids then
-    local size = c.at == 0 and c.first or c.more
-    c.ids = redis.call('ZRANGE', c.key, c.at, c.at + size - 1)
-    if #c.ids == 0 then return nil end
-    c.at, c.i = c.at + #c.ids, 0
-    c.scores = redis.call('ZMSCORE', c.active, unpack(c.ids))
+  jobs[n + 1], jobs[n + 2], jobs[n + 3] = id, row[PAYLOAD], token
+  jobs[n + 4], jobs[n + 5], jobs[n + 6] = s.name or '', row[FAILURES] or '0', crashes
+  claim.count = claim.count + 1
+  claim.leave[#claim.leave + 1] = id
+  if s.name then
+    s.leave[#s.leave + 1] = id
+    -- Somebody put back what is still in active: its slot was never given back.
+    if not lease then s.started = s.started + 1 end
+    if row[GROUP] ~= s.name then claim.regroup[id] = s.name end
   end
-  c.i = c.i + 1
-  return c.ids[c.i], c.scores[c.i]
 end
 
--- Goes on behind what is passed over until a job can be taken; everything else is filed for the writing pass.
-local function next_job(claim, c, lane)
-  while claim.looked < claim.look do
-    local id, score = next_member(c)
-    if not id then return nil end
+-- Takes the next job that can be taken, going on behind what is passed over; everything else is filed for the writing
+-- pass. An id that stands in two sets is judged once and leaves the second. Answers whether there was one.
+local function next_job(claim, s)
+  while claim.looked < claim.look and has_more(claim, s) do
+    s.i = s.i + 1
     claim.looked = claim.looked + 1
-    local what, row = judge(claim, id, lane, score)
-    if what == 'pass' then
-      claim.passed = true
+    local id, lease = s.ids[s.i], s.scores[s.base + s.i]
+    local row, what, crashes = read_row(claim, id), 'drop', 0
+    if not claim.seen[id] then what, crashes = judge(claim, s, id, row, lease) end
+    if claim.lanes then claim.seen[id] = true end
+    if what == 'take' then
+      take(claim, s, id, row, crashes, lease)
+      return true
+    elseif what == 'pass' then
+      claim.passed, s.passed = true, true
     else
-      c.gone = (c.gone or 0) + 1
-      claim[what][#claim[what] + 1] = row
-      if what == 'take' then return row end
+      claim.leave[#claim.leave + 1] = id
+      s.leave[#s.leave + 1] = id
+      if what ~= 'drop' then
+        table.insert(claim[what], {id = id, group = s.name or row[GROUP], crashes = crashes, lease = lease})
+      end
     end
   end
-  return nil
+  return false
 end

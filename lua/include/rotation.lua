@@ -1,72 +1,85 @@
 -- The ring as claim_many walks it: each lane's turn takes up to its weight, a lane that can be served again goes to the
 -- tail, a hollow, paused or full one falls out. Reads only; write_ring stores the result.
+local MOST_LANES = 1000
 
+-- `cut` is `name:taken` of a lane whose turn the last claim had no room to finish: it stands at the head and goes on.
+local function new_rotation(claim, ring, cut)
+  local length = redis.call('LLEN', ring)
+  local name, taken = string.match(cut or '', '^(.*):(%d+)$')
+  return {ring = ring, length = length, lanes = length, size = math.min(claim.room, MOST_LANES), loaded = 0, visited = 0,
+    share = math.ceil(claim.room / (length + 1)), head = 1, queue = {}, later = {}, seen = {}, all = {},
+    wrapped = false, progress = true, cut_name = name, cut_taken = tonumber(taken)}
+end
+
+-- Reads on: names, counters, the first members of each lane (one more than its share, so that it shows whether something
+-- is left), and their leases in one call.
 local function load_lanes(claim, rot)
   local names = redis.call('LRANGE', rot.ring, rot.loaded, rot.loaded + rot.size - 1)
-  rot.loaded = rot.loaded + #names
-  if #names == 0 then
-    rot.length = rot.loaded
-    return
-  end
   local limits = redis.call('HMGET', claim.p .. 'glimit', unpack(names))
   local busy = redis.call('HMGET', claim.p .. 'gactive', unpack(names))
   local weights = redis.call('HMGET', claim.p .. 'gweight', unpack(names))
   local paused = redis.call('SMISMEMBER', claim.p .. 'paused', unpack(names))
+  local all, pages = {}, {}
   for i, name in ipairs(names) do
-    local depth = rot.seen[name] and 0 or redis.call('ZCARD', lane_key(claim.p, name))
-    local free = tonumber(limits[i]) and tonumber(limits[i]) - (tonumber(busy[i]) or 0) or math.huge
-    if paused[i] == 1 then free = 0 end
-    local weight = math.max(1, tonumber(weights[i]) or 1)
-    rot.queue[#rot.queue + 1] = {name = name, depth = depth, free = free, weight = weight, taken = 0,
-      cursor = cursor(lane_key(claim.p, name), claim.active, math.max(weight, rot.share), math.max(weight, rot.share, 16))}
-    rot.seen[name] = true
+    local weight = math.min(math.max(1, tonumber(weights[i]) or 1), claim.room)
+    local lane = source(lane_key(claim.p, name), name, math.max(weight, 16) + 1)
+    lane.weight, lane.busy = weight, tonumber(busy[i]) or 0
+    lane.limit = tonumber(limits[i]) or math.huge
+    local hollow = paused[i] == 1 or rot.seen[name] or lane.busy >= lane.limit
+    local ids = hollow and {} or redis.call('ZRANGE', lane.key, 0, rot.share)
+    if hollow or #ids <= rot.share then lane.ended = true end
+    pages[i] = {lane, ids, #all}
+    for _, id in ipairs(ids) do all[#all + 1] = id end
+    rot.queue[#rot.queue + 1], rot.all[#rot.all + 1], rot.seen[name] = lane, lane, true
   end
+  local scores = #all > 0 and redis.call('ZMSCORE', claim.active, unpack(all)) or {}
+  for _, page in ipairs(pages) do fill(page[1], page[2], scores, page[3]) end
+  rot.loaded, rot.size = rot.loaded + #names, math.min(2 * rot.size, MOST_LANES)
 end
 
-local function new_rotation(claim)
-  local length = redis.call('LLEN', claim.ring)
-  local size = math.max(claim.room, 16)
-  return {ring = claim.ring, length = length, size = math.min(size, 1000), share = math.ceil(claim.room / (length + 1)),
-    loaded = 0, visited = 0, head = 1, queue = {}, later = {}, seen = {}, wrapped = false, progress = true}
-end
-
--- The lane whose turn it is, or nil when a whole round has served nobody.
+-- Makes the lane whose turn it is the head; false when a whole round has served nobody.
 local function next_lane(claim, rot)
   if rot.head > #rot.queue and rot.loaded < rot.length then load_lanes(claim, rot) end
   if rot.head > #rot.queue then
-    if #rot.later == 0 or not rot.progress then return nil end
+    if #rot.later == 0 or not rot.progress then return false end
     rot.queue, rot.later, rot.head, rot.wrapped, rot.progress = rot.later, {}, 1, true, false
   end
-  return rot.queue[rot.head]
+  return true
 end
 
--- One turn. Answers whether the lane was served.
+-- One turn of the head. Answers whether it was a turn: the lane was served, and its turn is over.
 local function serve_lane(claim, rot)
   local lane = rot.queue[rot.head]
+  local before = lane.name == rot.cut_name and math.min(rot.cut_taken, lane.weight) or 0
+  local taken = before
+  rot.cut_name, rot.cut = nil, nil
+  while taken < lane.weight and lane.busy + lane.started < lane.limit and claim.count < claim.room
+    and next_job(claim, lane) do taken = taken + 1 end
+  if taken > before then rot.progress = true end
+  local again = lane.busy + lane.started < lane.limit and (has_more(claim, lane) or lane.passed)
+  if again and taken > 0 and taken < lane.weight and claim.count >= claim.room then
+    rot.cut = lane.name .. ':' .. taken
+    return false
+  end
   rot.head = rot.head + 1
   if not rot.wrapped then rot.visited = rot.visited + 1 end
-  local served = 0
-  while served < lane.weight and lane.free > 0 and lane.depth > (lane.cursor.gone or 0) and #claim.take < claim.room do
-    if not next_job(claim, lane.cursor, lane.name) then break end
-    served = served + 1
-    lane.free = lane.free - 1
-  end
-  lane.taken = lane.taken + served
-  if lane.free > 0 and lane.depth > (lane.cursor.gone or 0) then rot.later[#rot.later + 1] = lane end
-  if served > 0 then rot.progress = true end
-  return served > 0
+  if again then rot.later[#rot.later + 1] = lane else rot.lanes = rot.lanes - 1 end
+  return taken > 0
+end
+
+-- How many entries the ring keeps.
+local function entries_left(rot)
+  return #rot.later + (rot.wrapped and #rot.queue - rot.head + 1 or rot.length - rot.visited)
 end
 
 local function write_ring(rot)
   local names = {}
   if rot.wrapped then
     for i = rot.head, #rot.queue do names[#names + 1] = rot.queue[i].name end
-  end
-  for _, lane in ipairs(rot.later) do names[#names + 1] = lane.name end
-  if rot.wrapped then
     redis.call('DEL', rot.ring)
   elseif rot.visited > 0 then
     redis.call('LTRIM', rot.ring, rot.visited, -1)
   end
-  in_chunks(names, function(...) redis.call('RPUSH', rot.ring, ...) end)
+  for _, lane in ipairs(rot.later) do names[#names + 1] = lane.name end
+  call_chunked('RPUSH', rot.ring, names)
 end

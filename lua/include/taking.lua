@@ -1,0 +1,73 @@
+-- The writing pass of claim_many: what is buried, moved and taken. Everything was touched before.
+
+-- Reads the keys that only burials and moves write.
+local function touch_filed(claim)
+  local groups = {}
+  for _, one in ipairs(claim.move) do groups[one.group] = true end
+  for _, one in ipairs(claim.bury) do
+    redis.call('EXISTS', claim.rows .. one.id .. ':lock')
+    if one.lease and one.group then groups[one.group] = true end
+  end
+  if #claim.bury > 0 then redis.call('HGET', claim.p .. 'metrics:failed', 'count') end
+  touch_lanes(claim.p, groups)
+end
+
+-- No slot is freed: whoever took the job from active has done that. Where nobody had, the id is still there with its lease
+-- run out, and this takes it from active.
+local function bury(claim, offers)
+  local buried = {}
+  for _, one in ipairs(claim.bury) do
+    local key, reason = claim.rows .. one.id, 'crashed: ' .. one.crashes .. ' claims in a row never ended'
+    redis.call('HSET', key, 'state', 'dead', 'last_error', reason)
+    redis.call('HDEL', key, 'held', 'crashes')
+    redis.call('DEL', key .. ':lock')
+    redis.call('ZADD', claim.p .. 'dead', 0, one.id)
+    redis.call('ZREM', claim.p .. 'schedule', one.id)
+    if one.lease and redis.call('ZREM', claim.active, one.id) == 1 and one.group then
+      free_slot(claim.p, one.group, 1)
+      offers[one.group] = true
+    end
+    buried[#buried + 1], buried[#buried + 2] = one.id, reason
+  end
+  if #claim.bury > 0 then redis.call('HINCRBY', claim.p .. 'metrics:failed', 'count', #claim.bury) end
+  return buried
+end
+
+-- Behind the removals: an id that stood in flat pending and in its lane stays in its lane.
+local function move(claim, offers)
+  for _, one in ipairs(claim.move) do
+    redis.call('ZADD', lane_key(claim.p, one.group), 0, one.id)
+    offers[one.group] = true
+  end
+end
+
+-- Rows and active; answers the words of the receipt.
+local function hand_out(claim, random, deadline)
+  local jobs, leases, words, fence = claim.jobs, {}, {}, ':' .. random
+  for i = 1, claim.count do
+    local n = 6 * i - 5
+    local id, token, crashes = jobs[n], jobs[n + 2], jobs[n + 5]
+    if crashes > 0 then
+      redis.call('HSET', claim.rows .. id, 'state', 'active', 'attempts', token, 'held', token .. fence,
+        'crashes', crashes .. ':' .. token)
+    else
+      redis.call('HSET', claim.rows .. id, 'state', 'active', 'attempts', token, 'held', token .. fence)
+    end
+    leases[2 * i - 1], leases[2 * i] = deadline, id
+    words[2 * i - 1], words[2 * i] = id, token
+  end
+  for id, group in pairs(claim.regroup) do redis.call('HSET', claim.rows .. id, 'group', group) end
+  redis.call('ZADD', claim.active, unpack(leases))
+  return table.concat(words, ' ')
+end
+
+-- What was judged leaves flat pending and the lanes; what was taken from a lane has a slot of it.
+local function leave_sets(claim, rot)
+  local started = {}
+  if claim.depth > 0 then call_chunked('ZREM', claim.pending, claim.leave) end
+  for _, lane in ipairs(rot.all) do
+    call_chunked('ZREM', lane.key, lane.leave)
+    if lane.started > 0 then started[#started + 1], started[#started + 2] = lane.name, lane.busy + lane.started end
+  end
+  if #started > 0 then redis.call('HSET', claim.p .. 'gactive', unpack(started)) end
+end
