@@ -12,61 +12,59 @@
 -- include: lane
 -- include: held
 -- include: verdicts
-local p = ARGV[1]
-local now = now_ms()
-local verdicts, ids, marks = read_verdicts(p)
-local leases = {}
-for i = 1, #ids, CHUNK do
-  for _, score in ipairs(redis.call('ZMSCORE', KEYS[1], unpack(ids, i, math.min(i + CHUNK - 1, #ids)))) do
-    leases[#leases + 1] = score
+-- include: endings
+local p, now = ARGV[1], now_ms()
+local at = parse()
+if not at then return redis.error_reply('ERR settle verdicts are not well-formed: expected c, r or d and its values') end
+
+local rows, keys, groups, marks, lanes = {}, {}, {}, {}, nil
+for n, i in ipairs(at) do
+  local key = p .. 'job:' .. ARGV[i + 1]
+  local row = read_row(key)
+  -- The group that the worker was given at the claim frees the slot also where the row is gone.
+  local group = row[GROUP] or ARGV[i + 3]
+  if group ~= '' then
+    lanes = lanes or {}
+    lanes[group] = true
   end
+  rows[n], keys[n], groups[n] = row, key, group
+  marks[3 * n - 2], marks[3 * n - 1], marks[3 * n] = key .. ':logs', key .. ':lock', key .. ':dependencies'
 end
-in_chunks(marks, function(...) redis.call('EXISTS', ...) end)
-redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4], p .. 'metrics:completed', p .. 'metrics:failed', p .. 'ready', p .. 'wake')
-local ceiling = tonumber(redis.call('HGET', p .. 'meta', 'concurrency'))
-local touched = {}
-for _, v in ipairs(verdicts) do
-  if v.lane and not touched[v.lane] then
-    touch_lane(p, v.lane)
-    touched[v.lane] = true
-  end
+local found = 0
+for i = 1, #marks, CHUNK do found = found + redis.call('EXISTS', unpack(marks, i, math.min(i + CHUNK - 1, #marks))) end
+local littered = found > 0
+local sizes = {}
+for i, key in ipairs(KEYS) do sizes[i] = redis.call('ZCARD', key) end
+redis.call('HGET', p .. 'metrics:completed', 'count')
+redis.call('HGET', p .. 'metrics:failed', 'count')
+local ceiling = redis.call('HGET', p .. 'meta', 'concurrency')
+if ceiling then
+  redis.call('LLEN', p .. 'ready')
+  redis.call('LLEN', p .. 'ring')
 end
+local leases = lanes and read_leases(p, KEYS[1], lanes, at, groups) or {}
 
 local answers, changed = {}, {}
-local done = {completed = 0, failed = 0, ended = {}, erased = {}, erased_ids = {}, freed = {}, left = {}, due = {}, buried = {},
-  risen = {}}
-for i, v in ipairs(verdicts) do
+local done = {completed = 0, failed = 0, ended = {}, erased = {}, due = {}, dead = {}, left = {}, freed = {}}
+for n, i in ipairs(at) do
+  local id, row = ARGV[i + 1], rows[n]
   -- The same id twice in one call: the second is decided on what the first left behind.
-  if changed[v.id] then
-    v.row = done.erased_ids[v.id] and {} or read_row(p, v.id)
-    leases[i] = false
-  end
-  local answer, ends = decide(v)
-  answers[i] = answer
+  if changed[id] == 'erased' then row = {} elseif changed[id] then row = read_row(keys[n]) end
+  local answer, ends = decide(row, i)
+  answers[n] = answer
   if ends then
-    changed[v.id] = true
-    done.ended[#done.ended + 1] = v.id
-    if v.lane then
-      done.left[#done.left + 1] = v
-      if leases[i] then done.freed[v.lane] = (done.freed[v.lane] or 0) + 1 end
+    done.ended[#done.ended + 1] = id
+    if groups[n] ~= '' then leaves_lane(done, groups[n], id, leases[n] and not changed[id]) end
+    if answer == 'done' or answer == 'gone' then
+      erase(done.erased, keys[n], littered)
+      changed[id] = 'erased'
+      if answer == 'done' then done.completed = done.completed + 1 end
+    else
+      write_row(done, keys[n], row, i, answer, now)
+      changed[id] = 'written'
     end
-    write_verdict(p, v, answer, now, done)
   end
 end
 
-if #done.ended > 0 then
-  in_chunks(done.ended, function(...) redis.call('ZREM', KEYS[1], ...) end)
-  in_chunks(done.ended, function(...) redis.call('ZREM', KEYS[2], ...) end)
-end
-in_chunks(done.erased, function(...) redis.call('UNLINK', ...) end)
-write_sets(p, done)
-for _, v in ipairs(done.left) do leave_lane(p, v.lane, v.id) end
-for lane, count in pairs(done.freed) do free_slot(p, lane, count) end
-for lane in pairs(done.freed) do offer(p, lane) end
-if done.completed > 0 then redis.call('HINCRBY', p .. 'metrics:completed', 'count', done.completed) end
-if done.failed > 0 then redis.call('HINCRBY', p .. 'metrics:failed', 'count', done.failed) end
--- A consumer that parked below a full ceiling waits for this token, whichever kind of job is next.
-if ceiling and #done.ended > 0 and (redis.call('ZCARD', KEYS[2]) > 0 or redis.call('EXISTS', p .. 'ring') == 1) then
-  wake_flat(p, #done.ended)
-end
+write_endings(p, done, sizes, ceiling)
 return answers

@@ -11,8 +11,8 @@ end
 
 -- True where the caller's claim is not the row's: another token, or another claim under the same token (an id that was
 -- removed or completed and enqueued again starts at token 1 again).
-local function is_stale(attempts, row_held, held)
-  local token = token_of(held)
+local function is_stale(attempts, row_held, held, token)
+  token = token or token_of(held)
   if attempts ~= token then return true end
   return row_held and held ~= token and row_held ~= held
 end
