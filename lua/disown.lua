@@ -4,21 +4,12 @@
 -- ARGV[1] emq:{q}:
 -- ARGV[2...] id, held  pairs
 -- returns per pair: ok | gone | stale | not_active
+-- include: chunks
 -- include: held
-local p = ARGV[1]
-local rows, answers = {}, {}
-for i = 2, #ARGV, 2 do rows[i] = redis.call('HMGET', p .. 'job:' .. ARGV[i], 'attempts', 'held') end
-for i = 2, #ARGV, 2 do
-  local row, answer = rows[i], 'ok'
-  if not row[1] then
-    answer = 'gone'
-  elseif is_stale(row[1], row[2], ARGV[i + 1]) then
-    answer = 'stale'
-  elseif not redis.call('ZSCORE', KEYS[1], ARGV[i]) then
-    answer = 'not_active'
-  else
-    redis.call('HDEL', p .. 'job:' .. ARGV[i], 'held')
-  end
-  answers[#answers + 1] = answer
+-- include: holding
+local answers = {}
+for i, one in ipairs(read_pairs(ARGV[1], KEYS[1], 2)) do
+  if not one.reason then redis.call('HDEL', ARGV[1] .. 'job:' .. one.id, 'held') end
+  answers[i] = one.reason or 'ok'
 end
 return answers

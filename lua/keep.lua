@@ -1,30 +1,28 @@
 -- keep: extends the leases of all that a worker holds, in one call (ours). Never shortens and never revives: what is not in
--- active was reaped.
+-- active was reaped. Marks each job as held by a keeper (`lock`, twice the lease), so that nobody removes it.
 -- KEYS[1] emq:{q}:active
 -- ARGV[1] emq:{q}:
--- ARGV[2] lease_ms
+-- ARGV[2] lease_ms  from now, on the server's clock
 -- ARGV[3...] id, held  pairs
 -- returns {id, reason, …} of those that could not be extended: gone | stale | not_active
 -- include: now
 -- include: chunks
 -- include: held
-local p, deadline = ARGV[1], now_ms() + tonumber(ARGV[2])
+-- include: holding
+local p, lease = ARGV[1], tonumber(ARGV[2])
+if not lease or lease < 1 then return redis.error_reply('ERR keep lease_ms must be a number of milliseconds above 0') end
+local pairs_held, locks = read_pairs(p, KEYS[1], 3), {}
+for i, one in ipairs(pairs_held) do locks[i] = p .. 'job:' .. one.id .. ':lock' end
+in_chunks(locks, function(...) redis.call('EXISTS', ...) end)
+
 local lost, leases = {}, {}
-for i = 3, #ARGV, 2 do
-  local id = ARGV[i]
-  local row = redis.call('HMGET', p .. 'job:' .. id, 'attempts', 'held')
-  local reason = nil
-  if not row[1] then
-    reason = 'gone'
-  elseif is_stale(row[1], row[2], ARGV[i + 1]) then
-    reason = 'stale'
-  elseif not redis.call('ZSCORE', KEYS[1], id) then
-    reason = 'not_active'
-  end
-  if reason then
-    lost[#lost + 1], lost[#lost + 2] = id, reason
+local deadline, marked = string.format('%.0f', now_ms() + lease), string.format('%.0f', 2 * lease)
+for i, one in ipairs(pairs_held) do
+  if one.reason then
+    lost[#lost + 1], lost[#lost + 2] = one.id, one.reason
   else
-    leases[#leases + 1], leases[#leases + 2] = deadline, id
+    leases[#leases + 1], leases[#leases + 2] = deadline, one.id
+    redis.call('SET', locks[i], token_of(one.held), 'PX', marked)
   end
 end
 in_chunks(leases, function(...) redis.call('ZADD', KEYS[1], 'XX', 'GT', ...) end)
