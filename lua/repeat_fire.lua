@@ -1,43 +1,46 @@
 -- repeat_fire: claims due occurrences, enqueues them and advances their score, so that each fires once per period for the
 -- whole fleet and no crash falls in between (ours; seed "Recurrence", decisions P1 and P2).
 -- The clock is the caller's host clock, as the seed has it: next run = now + period, or with `fixed_rate` on the record
--- due + period, whole missed periods skipped.
+-- due + period, whole missed periods skipped. An id that has a row already fires nothing and stays due: the next try mints
+-- another one. A record that cannot run (no period, no template) is dropped from the registry like one that is absent.
 -- KEYS[1] emq:{q}:repeat
 -- KEYS[2] emq:{q}:pending
 -- ARGV[1] emq:{q}:
 -- ARGV[2] now_ms  of the host
 -- ARGV[3...] name, job id  pairs
--- returns per pair: fired | not_due | absent | duplicate, then the lowest next run in ms or ''
+-- returns per pair: fired | not_due | absent | duplicate, then the lowest next run in ms or '' | EMQKIND
 -- include: lane
 local p, now = ARGV[1], tonumber(ARGV[2])
-local due, answers, fired = {}, {}, 0
+if not now then return redis.error_reply('ERR repeat now must be a number of milliseconds') end
+local records, scores, taken = {}, {}, {}
 for i = 3, #ARGV, 2 do
-  local name, row = ARGV[i], p .. 'job:' .. ARGV[i + 1]
-  local record = redis.call('HMGET', p .. 'repeat:' .. name, 'every_ms', 'template', 'fixed_rate')
-  due[i] = {name = name, id = ARGV[i + 1], row = row, every = tonumber(record[1]), template = record[2], fixed = record[3],
-    taken = redis.call('EXISTS', row) == 1, score = tonumber(redis.call('ZSCORE', KEYS[1], name))}
+  local name, id = ARGV[i], ARGV[i + 1]
+  if string.sub(id or '', 1, 3) ~= 'JOB' then return redis.error_reply('EMQKIND job id must be JOB-namespaced') end
+  records[i] = redis.call('HMGET', p .. 'repeat:' .. name, 'every_ms', 'template', 'fixed_rate')
+  scores[name] = tonumber(redis.call('ZSCORE', KEYS[1], name))
+  taken[id] = redis.call('EXISTS', p .. 'job:' .. id) == 1
 end
-redis.call('EXISTS', KEYS[2], p .. 'ready')
+redis.call('ZCARD', KEYS[2])
+redis.call('LLEN', p .. 'ready')
 
+local answers, fired = {}, 0
 for i = 3, #ARGV, 2 do
-  local one, answer = due[i], 'fired'
-  local score = tonumber(redis.call('ZSCORE', KEYS[1], one.name))
-  if not one.every then
-    redis.call('ZREM', KEYS[1], one.name)
+  local name, id, record, answer = ARGV[i], ARGV[i + 1], records[i], nil
+  local every, score = tonumber(record[1]) or 0, scores[name]
+  if every < 1 or not record[2] then
+    redis.call('ZREM', KEYS[1], name)
     answer = 'absent'
   elseif not score or score > now then
     answer = 'not_due'
+  elseif taken[id] then
+    answer = 'duplicate'
   else
-    local next_at = now + one.every
-    if one.fixed then next_at = score + one.every * (math.floor((now - score) / one.every) + 1) end
-    redis.call('ZADD', KEYS[1], 'XX', next_at, one.name)
-    if one.taken then
-      answer = 'duplicate'
-    else
-      redis.call('HSET', one.row, 'state', 'pending', 'attempts', '0', 'payload', one.template)
-      redis.call('ZADD', KEYS[2], 0, one.id)
-      fired = fired + 1
-    end
+    local next_at = now + every
+    if record[3] then next_at = score + every * (math.floor((now - score) / every) + 1) end
+    redis.call('ZADD', KEYS[1], 'XX', next_at, name)
+    redis.call('HSET', p .. 'job:' .. id, 'state', 'pending', 'attempts', '0', 'payload', record[2])
+    redis.call('ZADD', KEYS[2], 0, id)
+    scores[name], taken[id], fired, answer = next_at, true, fired + 1, 'fired'
   end
   answers[#answers + 1] = answer
 end
