@@ -30,7 +30,7 @@ for i = 2, #ARGV, 5 do
 end
 redis.call('ZCARD', KEYS[1])
 redis.call('ZCARD', KEYS[2])
-redis.call('EXISTS', p .. 'ready', p .. 'wake')
+redis.call('LLEN', p .. 'ready')
 
 local verdicts, flat, due = {}, {}, {}
 for i, job in ipairs(jobs) do

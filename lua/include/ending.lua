@@ -4,7 +4,8 @@
 -- Reads every key that end_claim may write. Answers whether the queue has a ceiling (meta.concurrency).
 local function touch_ending(p, id, group)
   for _, name in ipairs({'active', 'pending', 'schedule', 'dead'}) do redis.call('ZSCORE', p .. name, id) end
-  redis.call('EXISTS', p .. 'job:' .. id .. ':lock', p .. 'ready', p .. 'wake', p .. 'ring')
+  for _, name in ipairs({'ready', 'ring'}) do redis.call('LLEN', p .. name) end
+  redis.call('EXISTS', p .. 'job:' .. id .. ':lock')
   if group then touch_lane(p, group) end
   return redis.call('HGET', p .. 'meta', 'concurrency') and true or false
 end
@@ -18,7 +19,7 @@ local function end_claim(p, id, group, ceiling)
     leave_lane(p, group, id)
     if freed then
       free_slot(p, group, 1)
-      offer(p, group)
+      offer(p, group, true)
     end
   end
   -- A consumer that parked below a full ceiling waits for this token, whichever kind of job is next.

@@ -13,7 +13,7 @@ local function read_members(p, ids)
     end
   end
   for _, name in ipairs({'active', 'pending', 'schedule', 'dead'}) do redis.call('ZCARD', p .. name) end
-  redis.call('EXISTS', p .. 'ready', p .. 'wake')
+  redis.call('LLEN', p .. 'ready')
   return members
 end
 

@@ -46,9 +46,8 @@ async def test_nothing_held_is_nothing_done(plain: Plain, queue: Queue) -> None:
 
 async def test_two_thousand_in_one_call(plain: Plain, queue: Queue) -> None:
     """More than one chunk of arguments."""
+    await queue.put({f"job:{job(n)}": row("active", 1) for n in range(2_500)})
     await queue.put({"active": {job(n): 1 for n in range(2_500)}})
-    for n in range(2_500):
-        await queue.put({f"job:{job(n)}": row("active", 1)})
 
     assert await plain.extend_locks(*(value for n in range(2_500) for value in (job(n), 1))) == []
 

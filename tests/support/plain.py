@@ -67,27 +67,25 @@ class Queue:
 
     async def put(self, state: Mapping[str, Any]) -> None:
         """Write keys under their short names: dict of numbers is a zset, dict of text a hash; list, set, text."""
+        pipe = self.raw.pipeline(transaction=False)
         for name, value in state.items():
             key: Any = self.keys.base + name
             if isinstance(value, dict) and all(isinstance(item, int | float) for item in value.values()):
-                await self.raw.zadd(key, value)
+                pipe.zadd(key, value)
             elif isinstance(value, dict):
-                await self.raw.hset(key, mapping=value)
+                pipe.hset(key, mapping=value)
             elif isinstance(value, list):
-                await self._await(self.raw.rpush(key, *value))
+                pipe.rpush(key, *value)
             elif isinstance(value, set):
-                await self._await(self.raw.sadd(key, *value))
+                pipe.sadd(key, *value)
             else:
-                await self.raw.set(key, value)
+                pipe.set(key, value)
+        await pipe.execute()
 
     async def now_ms(self) -> int:
         """The server's clock."""
         seconds, micros = await self.raw.time()
         return int(seconds) * 1000 + int(micros) // 1000
-
-    @staticmethod
-    async def _await(pending: Any) -> Any:
-        return await pending
 
 
 class Plain:
