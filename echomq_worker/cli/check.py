@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from echomq_worker.cli.common import AsJson, Url, connected, note, print_json, print_table, run_async, say, settings_for
+from echomq_worker.errors import ConfigError
 
 if TYPE_CHECKING:
     from echomq_worker.connector import Connector
+    from echomq_worker.handlers import Bound
     from echomq_worker.settings import Settings
-    from echomq_worker.worker import Worker
 
 SKEW_LIMIT_MS = 1_000
 _SAFE_POLICY = "noeviction"
@@ -45,10 +46,9 @@ def check(
 
     settings = settings_for(url)
     settings.require_url()
-    worker = load_worker(target)
+    handlers = [_handler_row(bound, settings) for bound in load_worker(target).handlers]
     facts = run_async(_ask(settings))
     warnings = [*unknown_variables(), *complaints(facts)]
-    handlers = [_handler_row(worker, settings, index) for index in range(len(list(worker.handlers)))]
     if as_json:
         print_json(
             {"settings": effective(settings), "handlers": handlers, "server": asdict(facts), "warnings": warnings}
@@ -116,17 +116,21 @@ def _read_info(reply: bytes) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _handler_row(worker: Worker, settings: Settings, index: int) -> dict[str, Any]:
-    bound = list(worker.handlers)[index]
-    options = bound.options
-    return {
-        "queue": options.queue,
-        "handler": bound.name,
-        "kind": "async" if bound.is_async else "thread",
-        "concurrency": options.concurrency or settings.concurrency,
-        "consumers": options.consumers or 1,
-        "max_attempts": options.max_attempts or settings.max_attempts,
-        "retry": settings.retry_delay_ms if options.retry is None else options.retry,
-        "lease_ms": options.lease_ms or settings.lease_ms,
-        "timeout_ms": options.timeout_ms,
-    }
+def _handler_row(bound: Bound, settings: Settings) -> dict[str, Any]:
+    from echomq_worker.handlers import Limits
+
+    limits = bound.options.over(
+        Limits(
+            concurrency=settings.concurrency,
+            max_attempts=settings.max_attempts,
+            retry=settings.retry_delay_ms,
+            lease_ms=settings.lease_ms,
+        )
+    )
+    if limits.lease_ms < 2 * settings.beat_ms:
+        raise ConfigError(
+            f"handler of {bound.options.queue}: lease_ms={limits.lease_ms}: expected at least two beats "
+            f"(2 x {settings.beat_ms} ms)"
+        )
+    kind = "async" if bound.is_async else "thread"
+    return {"queue": bound.options.queue, "handler": bound.name, "kind": kind, **asdict(limits), "retry": limits.retry}

@@ -119,7 +119,11 @@ def run_demo() -> int:
         print_table(_COLUMNS, _cells(board))
     say(
         f"{len(board.rows)} jobs in {time.monotonic() - started:.1f} s"
-        + ("; the source of this demo is examples/demo.py" if good else ", and not all ended as they should")
+        + (
+            "; copy its source: examples/demo.py, installed as echomq_worker/demo_app.py"
+            if good
+            else ", and not all ended as they should"
+        )
     )
     return Exit.OK if good else Exit.FAILED
 

