@@ -115,6 +115,8 @@ class Consumer:
         """
         now = self._clock.monotonic_ms()
         sweeps = self._recovery is not None and now >= self._next_sweep_ms
+        if self._recovery is not None and sweeps:
+            await self._recovery.before()
         calls: list[Call] = list(self._recovery.calls()) if self._recovery is not None and sweeps else []
         swept_calls = len(calls)
         free = 0 if self._stopping or self._settle.stuck else self.slots.free

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 import anyio
@@ -22,12 +23,14 @@ from echomq_worker.degraded import Outage
 from echomq_worker.errors import EchoMQError
 from echomq_worker.job import Job
 from echomq_worker.keyspace import Keys
-from echomq_worker.script import evaluate_many
+from echomq_worker.script import Call, evaluate_many
 
 CHUNK = 500
 # A batch is extended when a third of its lease is over; the keeper looks six times per lease, so half is the latest.
 _EXTEND_AFTER = 1 / 3
 _LOOKS_PER_LEASE = 6
+# The keeper is behind when so much of a lease is over.
+_LATE = 2 / 3
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -85,46 +88,80 @@ class Leases:
         if batch is None:
             return
         job.batch = None
-        del batch.jobs[job.id]
+        batch.jobs.pop(job.id, None)
         if not batch.jobs:
-            del self._batches[batch.number]
+            self._batches.pop(batch.number, None)
 
     @property
     def held(self) -> int:
         """How many jobs are kept."""
         return sum(len(batch.jobs) for batch in _copy(self._batches))
 
-    async def beat(self, wire: Wire) -> list[tuple[Batch, Job, str]]:
-        """Extend every batch of which a third of the lease is over; answers the jobs that could not be, with the
-        reason.
-
-        Raises WireError or ServerError with nothing forgotten: what was not extended is due again.
+    def late(self, queue: str) -> bool:
+        """Whether leases of `queue` are late: the server was away, or this process stood still. Our own recovery must
+        not run before they are extended, it would take what we hold.
         """
         now = self._clock.monotonic_ms()
-        due = [one for one in _copy(self._batches) if now - one.extended_ms >= one.lease_ms * _EXTEND_AFTER]
-        chunks = [
-            (batch, jobs[at : at + CHUNK])
-            for batch, jobs in [(one, _copy(one.jobs)) for one in due]
-            for at in range(0, len(jobs), CHUNK)
+        mine = (batch for batch in _copy(self._batches) if batch.keys.queue == queue)
+        return any(now - batch.extended_ms > batch.lease_ms * _LATE for batch in mine)
+
+    async def beat(self, wire: Wire, *, queue: str | None = None, tell: Callable[..., object] | None = None) -> int:
+        """Extend every batch of which a third of the lease is over (of `queue`, or of all); answers how many jobs.
+
+        `tell(on_lost, job, reason)` for each job that could not be; without it `on_lost` is called here. Raises
+        WireError or ServerError, after what was answered is told: what was not extended is due again.
+        """
+        now = self._clock.monotonic_ms()
+        due = [
+            batch
+            for batch in _copy(self._batches)
+            if now - batch.extended_ms >= batch.lease_ms * _EXTEND_AFTER and queue in {None, batch.keys.queue}
         ]
+        chunks = list(_chunks(due))
         if not chunks:
-            return []
-        calls = [
-            (
-                "keep",
-                (batch.keys.active,),
-                (batch.keys.base, batch.lease_ms, *(word for job in jobs for word in (job.id, job.held))),
-            )
-            for batch, jobs in chunks
-        ]
-        lost: list[tuple[Batch, Job, str]] = []
-        for (batch, jobs), reply in zip(chunks, await evaluate_many(wire, calls), strict=True):
-            if isinstance(reply, Exception):
-                raise reply
-            batch.extended_ms = now
-            by_id = {job.id: job for job in jobs}
-            lost += [(batch, by_id[reply[i].decode()], reply[i + 1].decode()) for i in range(0, len(reply), 2)]
-        return lost
+            return 0
+        replies = await evaluate_many(wire, [_keep(chunk) for chunk in chunks])
+        errors: dict[Batch, EchoMQError] = {}
+        for chunk, reply in zip(chunks, replies, strict=True):
+            if isinstance(reply, EchoMQError):
+                errors |= {batch: reply for batch, _ in chunk}
+            else:
+                _tell_lost(chunk, reply, tell or _call)
+        for batch in due:
+            if batch not in errors:
+                batch.extended_ms = now
+        for error in errors.values():
+            raise error
+        return sum(map(len, chunks))
+
+
+def _chunks(due: Sequence[Batch]) -> Iterator[list[tuple[Batch, Job]]]:
+    """What one call can extend: jobs of one queue and one lease, whatever claims they came with."""
+    alike: dict[tuple[str, int], list[tuple[Batch, Job]]] = {}
+    for batch in due:
+        alike.setdefault((batch.keys.queue, batch.lease_ms), []).extend((batch, job) for job in _copy(batch.jobs))
+    for held in alike.values():
+        for at in range(0, len(held), CHUNK):
+            yield held[at : at + CHUNK]
+
+
+def _keep(chunk: Sequence[tuple[Batch, Job]]) -> Call:
+    batch = chunk[0][0]
+    pairs = [word for _, job in chunk for word in (job.id, job.held)]
+    return "keep", (batch.keys.active,), (batch.keys.base, batch.lease_ms, *pairs)
+
+
+def _tell_lost(chunk: Sequence[tuple[Batch, Job]], reply: Sequence[bytes], tell: Callable[..., object]) -> None:
+    # In the order of the call. Of two claims of one id it is the earlier, which stands first, that is lost.
+    at = 0
+    for batch, job in chunk:
+        if at < len(reply) and reply[at].decode() == job.id:
+            tell(batch.on_lost, job, reply[at + 1].decode())
+            at += 2
+
+
+def _call(on_lost: OnLost, job: Job, reason: str) -> None:
+    on_lost(job, reason)
 
 
 class Keeper:
@@ -165,8 +202,10 @@ class Keeper:
             await self._ended.wait()
         finally:
             self._stopping = True
-            if self._thread_loop is not None and self._task is not None and not self._ended.is_set():
-                self._thread_loop.call_soon_threadsafe(self._task.cancel)
+            if self._thread_loop is not None and self._task is not None:
+                # The thread may have ended by itself, its loop is closed then.
+                with suppress(RuntimeError):
+                    self._thread_loop.call_soon_threadsafe(self._task.cancel)
             with anyio.CancelScope(shield=True):
                 await self._ended.wait()
         if self._failed is not None:
@@ -195,13 +234,11 @@ class Keeper:
 
     async def _beat(self, wire: Wire) -> None:
         try:
-            lost = await self._leases.beat(wire)
+            await self._leases.beat(wire, tell=self._tell)
         except EchoMQError as error:
             self._tell(self._outage.enter, "leases", error)
             return
         self._tell(self._outage.leave, "leases")
-        for batch, job, reason in lost:
-            self._tell(batch.on_lost, job, reason)
 
     def _tell(self, what: Callable[..., object], *args: object) -> None:
         if self._loop is not None and not self._loop.is_closed():

@@ -7,6 +7,7 @@ lanes).
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,11 +31,22 @@ class Swept:
 
 
 class Recovery:
-    """Reap and promote of one queue. `calls` and `sweep` let a beat send the first pass together with its claim."""
+    """Reap and promote of one queue. `before`, `calls` and `sweep` let a beat send the first pass with its claim."""
 
-    __slots__ = ("_beats", "_budget_ms", "_clock", "_keys", "_promote_batch", "_wire")
+    __slots__ = ("_beats", "_budget_ms", "_clock", "_keys", "_promote_batch", "_wire", "before")
 
-    def __init__(self, wire: Wire, keys: Keys, *, clock: Clock, promote_batch: int, budget_ms: float) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        keys: Keys,
+        *,
+        clock: Clock,
+        promote_batch: int,
+        budget_ms: float,
+        before: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`before` is awaited ahead of each beat: what we hold ourselves and are late with is extended there."""
+        self.before = before
         self._wire = wire
         self._keys = keys
         self._clock = clock
@@ -74,6 +86,7 @@ class Recovery:
 
     async def beat(self) -> Swept:
         """One whole sweep of its own."""
+        await self.before()
         return await self.sweep(await evaluate_many(self._wire, self.calls()))
 
 

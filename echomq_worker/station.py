@@ -173,7 +173,14 @@ class Station:
             clock=self._shared.clock,
             promote_batch=self._pace.promote_batch,
             budget_ms=self._pace.beat_ms / 2,
+            before=self._keep_first,
         )
+
+    async def _keep_first(self) -> None:
+        """After an outage or a standstill: what this process holds is extended before its own recovery looks."""
+        leases = self._shared.leases
+        if leases.late(self.queue):
+            await leases.beat(self._shared.connector, queue=self.queue)
 
     def _metronome(self) -> Metronome:
         return Metronome(

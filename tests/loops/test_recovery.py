@@ -35,9 +35,15 @@ class Answers:
         raise AssertionError(args)
 
 
+async def nothing() -> None:
+    """No lease of ours is late."""
+
+
 def recovery(connector: Connector, *, budget_ms: float = 5_000, clock: Any = None) -> Recovery:
     """Of the queue of the tests, with batches of 100."""
-    return Recovery(connector, Keys(QUEUE), clock=clock or SystemClock(), promote_batch=100, budget_ms=budget_ms)
+    return Recovery(
+        connector, Keys(QUEUE), clock=clock or SystemClock(), promote_batch=100, budget_ms=budget_ms, before=nothing
+    )
 
 
 async def expired_and_due(raw: Redis, expired: int, due: int) -> None:
@@ -101,7 +107,7 @@ async def test_every_tenth_beat_recounts_the_lanes(url: str, raw: Redis) -> None
 async def test_a_beat_of_many_passes_counts_as_one_for_the_recount(passes: int) -> None:
     """On a queue that always has much to bring back the recount comes all the same."""
     wire = Answers([])
-    made = Recovery(wire, Keys(QUEUE), clock=ManualClock(), promote_batch=100, budget_ms=10)
+    made = Recovery(wire, Keys(QUEUE), clock=ManualClock(), promote_batch=100, budget_ms=10, before=nothing)
     recounts = []
     for _ in range(RECOUNT_BEATS + 1):
         recounts.append(len(made.calls()) == 3)
@@ -112,7 +118,9 @@ async def test_a_beat_of_many_passes_counts_as_one_for_the_recount(passes: int) 
 
 async def test_a_queue_with_more_in_hand_than_the_recount_may_look_at_is_left_alone() -> None:
     """The script says -1: that is no correction."""
-    made = Recovery(Answers([[0, 0, -1]]), Keys(QUEUE), clock=ManualClock(), promote_batch=100, budget_ms=10)
+    made = Recovery(
+        Answers([[0, 0, -1]]), Keys(QUEUE), clock=ManualClock(), promote_batch=100, budget_ms=10, before=nothing
+    )
     assert await made.beat() == Swept()
 
 
