@@ -47,7 +47,7 @@ class Settings(BaseSettings):
         Field(min_length=1, max_length=64, description="The wire version that the deployment's fence must hold."),
     ] = "echomq:3.0.0"
     concurrency: Annotated[
-        int, Field(ge=1, le=10_000, description="Jobs that one consumer of a queue runs at a time.")
+        int, Field(ge=1, le=10_000, description="Jobs of one queue that one process runs at a time.")
     ] = 10
     lease_ms: Annotated[
         int,
