@@ -47,17 +47,18 @@ local flat, flat_open = source(KEYS[1], nil, math.max(room, 16) + 1), true
 local rot = new_rotation(claim, KEYS[3], meta[6])
 claim.lanes = rot.length > 0
 
--- Flat pending takes its turn among the lanes as one of them: after as many turns of lanes as can be served.
-local since = tonumber(meta[5]) or 0
+-- Flat pending takes its turn among the lanes as one of them: when each of those that stood on the ring at its last turn has
+-- had its own or fallen off.
+local turns = math.min(tonumber(meta[5]) or rot.length, rot.length)
 while claim.count < room do
   local lane = claim.lanes and next_lane(claim, rot)
-  if flat_open and (not lane or since >= rot.lanes) then
+  if flat_open and (not lane or turns < 1) then
     flat_open = next_job(claim, flat)
-    if flat_open then since = 0 end
+    if flat_open then turns = rot.lanes end
   elseif not lane then
     break
   elseif serve_lane(claim, rot) then
-    since = math.min(since + 1, rot.length)
+    turns = math.max(turns - 1, 0)
   end
 end
 local short = claim.count < room
@@ -93,7 +94,7 @@ if claim.count > 0 then
   end
 end
 for group in pairs(offers) do offer(p, group) end
-if claim.lanes and claim.depth > 0 and since ~= tonumber(meta[5]) then redis.call('HSET', KEYS[4], 'flat_turn', since) end
+if claim.lanes and claim.depth > 0 and turns ~= tonumber(meta[5]) then redis.call('HSET', KEYS[4], 'flat_turn', turns) end
 local cut = rot.cut or (rot.cut_name and meta[6])
 if cut and cut ~= meta[6] then redis.call('HSET', KEYS[4], 'lane_turn', cut) end
 if meta[6] and not cut then redis.call('HDEL', KEYS[4], 'lane_turn') end

@@ -21,8 +21,8 @@ local function load_lanes(claim, rot)
   local paused = redis.call('SMISMEMBER', claim.p .. 'paused', unpack(names))
   local all, pages = {}, {}
   for i, name in ipairs(names) do
-    local weight = math.min(math.max(1, tonumber(weights[i]) or 1), claim.room)
-    local lane = source(lane_key(claim.p, name), name, math.max(weight, 16) + 1)
+    local weight = math.max(1, tonumber(weights[i]) or 1)
+    local lane = source(lane_key(claim.p, name), name, math.min(math.max(weight, 16), MOST_LANES) + 1)
     lane.weight, lane.busy = weight, tonumber(busy[i]) or 0
     lane.limit = tonumber(limits[i]) or math.huge
     local hollow = paused[i] == 1 or rot.seen[name] or lane.busy >= lane.limit
@@ -47,7 +47,7 @@ local function next_lane(claim, rot)
   return true
 end
 
--- One turn of the head. Answers whether it was a turn: the lane was served, and its turn is over.
+-- One turn of the head. Answers whether it is over: it goes on with the next claim where there is no room to finish it.
 local function serve_lane(claim, rot)
   local lane = rot.queue[rot.head]
   local before = lane.name == rot.cut_name and math.min(rot.cut_taken, lane.weight) or 0
@@ -64,7 +64,7 @@ local function serve_lane(claim, rot)
   rot.head = rot.head + 1
   if not rot.wrapped then rot.visited = rot.visited + 1 end
   if again then rot.later[#rot.later + 1] = lane else rot.lanes = rot.lanes - 1 end
-  return taken > 0
+  return true
 end
 
 -- How many entries the ring keeps.
