@@ -17,7 +17,7 @@ from echomq_worker.claims import Claimed, Claims
 from echomq_worker.clock import Clock
 from echomq_worker.connector import Wire
 from echomq_worker.degraded import Degraded
-from echomq_worker.errors import ServerError, WireError
+from echomq_worker.errors import ServerError, Unreachable, WireError
 from echomq_worker.executor import Abandoned, Outcome
 from echomq_worker.job import LEASE_LOST, Job, cancel
 from echomq_worker.journal import Journal
@@ -126,7 +126,12 @@ class Consumer:
         if not calls:
             return Beat(None, None)
         with anyio.CancelScope(shield=True):
-            replies = await evaluate_many(self._wire, calls)
+            try:
+                replies = await evaluate_many(self._wire, calls)
+            except Unreachable:
+                if claims:
+                    self.claims.unsent()
+                raise
             claimed = self._take(replies[-1], now) if claims else None
             swept = None
             if self._recovery is not None and sweeps:
@@ -141,17 +146,21 @@ class Consumer:
         while not self._stopping:
             try:
                 beat = await self.beat()
-                self._degraded.good()
                 await self._rest_after(beat)
+                if beat.swept is not None or beat.claimed is not None:
+                    # The rest is a leg too: one that fails each time is an outage, not one per beat.
+                    self._degraded.good()
             except (WireError, ServerError) as error:
                 await self._nap.sleep(self._clock, self._degraded.fail(error))
 
     async def read_receipt(self) -> list[Job]:
-        """At the end: the jobs of a claim whose reply was never read, which are in hand. Raises WireError."""
+        """At the end: the jobs of a claim whose reply was never read, which are in hand. Raises WireError.
+
+        Not shielded: it may be asked again, and the process does not wait for it for ever.
+        """
         if not self.claims.unread:
             return []
-        with anyio.CancelScope(shield=True):
-            reply = (await evaluate_many(self._wire, [self.claims.call(0)]))[0]
+        reply = (await evaluate_many(self._wire, [self.claims.call(0)]))[0]
         if isinstance(reply, Exception):
             raise reply
         return self.claims.read(reply).jobs

@@ -5,6 +5,7 @@ A context manager, not a fixture: a task group held open across a fixture's yiel
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any, Self
 
 import anyio
 import redis
+from redis.asyncio import Redis
 
 from echomq_worker.clock import Clock, SystemClock
 from echomq_worker.connector import Connector, connect
@@ -25,6 +27,9 @@ from echomq_worker.leases import Leases
 from echomq_worker.station import Pace, Shared, Station
 from echomq_worker.suspects import Suspects
 from echomq_worker.verdict import Verdict
+from tests.support.clock import ManualClock
+from tests.support.plain import Queue, job, row
+from tests.support.waiting import wait_until
 
 QUEUE = "q"
 BEAT_MS = 100
@@ -108,6 +113,57 @@ class Stand:
     def counts(self) -> dict[str, int]:
         """What the journal has counted."""
         return dict(self.station.journal.counts)
+
+
+class FastClock(ManualClock):
+    """A clock on which every sleep is over at once: time goes by as fast as somebody waits for it."""
+
+    async def sleep_ms(self, ms: float) -> None:
+        """Let the time pass and give the loop one turn."""
+        self.advance(max(0, round(ms)))
+        await asyncio.sleep(0)
+
+
+class Gate:
+    """A handler whose jobs end when the gate opens; it notes who began, ended and was cancelled."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.began: list[str] = []
+        self.ended: list[str] = []
+        self.cancelled: list[str] = []
+
+    async def handler(self, job: Job) -> None:
+        """What is registered."""
+        self.began.append(job.id)
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(job.id)
+            raise
+        self.ended.append(job.id)
+
+
+async def pending(raw: Redis, numbers: range, **fields: Any) -> list[str]:
+    """Flat pending jobs; answers their ids."""
+    rows = {f"job:{job(n)}": row(**fields) for n in numbers}
+    await Queue(raw).put({"pending": {job(n): 0 for n in numbers}, **rows})
+    return [job(n) for n in numbers]
+
+
+async def expired(raw: Redis, number: int) -> str:
+    """A job whose lease ran out in 1970."""
+    await Queue(raw).put({"active": {job(number): 1}, f"job:{job(number)}": row("active", 1)})
+    return job(number)
+
+
+async def parked(raw: Redis, count: int = 1) -> None:
+    """Until so many connections wait in a BLPOP."""
+
+    async def blocked() -> bool:
+        return bool((await raw.info("clients"))["blocked_clients"] == count)
+
+    await wait_until(blocked, f"{count} parked")
 
 
 async def nothing(job: Job) -> None:
