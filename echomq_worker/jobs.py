@@ -35,9 +35,13 @@ _VERDICT_REFUSED = -1
 
 @dataclass(frozen=True, slots=True)
 class New:
-    """One item of `enqueue_many` that is more than a payload: its id, its lane, when it is due (one of the two).
+    """One item of `enqueue_many` that is more than a payload: its id, its lane, when it is due (one of the two), when
+    it expires (one of the two), its dedup key.
 
-    `in_ms` (0 or more) is priced on the server's clock, `at_ms` (any integer) is an absolute run-at in ms since 1970.
+    `in_ms` (0 or more) is priced on the server's clock, `at_ms` (any integer) is an absolute run-at in ms since 1970;
+    likewise `expires_in_ms` and `expires_at_ms`: a job that was not started by then is dead, `expired`. While a job
+    with the key `dedup` is neither done nor dead, another one is not admitted and the receipt names the first; with
+    `dedup_ttl_ms` the key stands no longer than that.
     """
 
     payload: object
@@ -45,6 +49,10 @@ class New:
     group: str | None = None
     in_ms: int | None = None
     at_ms: int | None = None
+    dedup: str | None = None
+    dedup_ttl_ms: int | None = None
+    expires_in_ms: int | None = None
+    expires_at_ms: int | None = None
 
 
 class Jobs:
@@ -105,23 +113,27 @@ class Jobs:
         for number, chunks in flights:
             replies = rows.checked(await evaluate_many(self._wire, [_admission(keys, chunk) for chunk in chunks]))
             receipts[number] = [
-                Receipt(job[0], verdict == 1, verdict == _VERDICT_REFUSED)
+                _receipt(job[0], verdict)
                 for chunk, verdicts in zip(chunks, replies, strict=True)
                 for job, verdict in zip(chunk, verdicts, strict=True)
             ]
 
     def _row(self, item: object | New) -> _Row:
         if not isinstance(item, New):
-            return (self._mint.next(), encode(item), "", "", "")
+            return (self._mint.next(), encode(item), *_PLAIN)
         id = self._mint.next() if item.id is None else check_id(item.id)
         group = "" if item.group is None else check_id(item.group)
-        if item.in_ms is not None and item.at_ms is not None:
-            raise InvalidArgument("New: in_ms and at_ms are both given, expected one of them")
-        if item.in_ms is not None:
-            return (id, encode(item.payload), group, "in", decimal(integer("in_ms", item.in_ms, at_least=0)))
-        if item.at_ms is not None:
-            return (id, encode(item.payload), group, "at", decimal(integer("at_ms", item.at_ms)))
-        return (id, encode(item.payload), group, "", "")
+        mode, value = _moment("in_ms", item.in_ms, "at_ms", item.at_ms)
+        until, moment = _moment("expires_in_ms", item.expires_in_ms, "expires_at_ms", item.expires_at_ms)
+        dedup, ttl = item.dedup or "", ""
+        if item.dedup is not None:
+            Keys("q").dedup(item.dedup)
+            if not item.dedup:
+                raise InvalidArgument("New: dedup is empty, expected a text")
+        if item.dedup_ttl_ms is not None:
+            ttl = decimal(integer("dedup_ttl_ms", item.dedup_ttl_ms, at_least=1))
+        expires = f"{until}:{moment}" if until else ""
+        return (id, encode(item.payload), group, mode, value, dedup, ttl, expires)
 
     async def claim(self, queue: str, lease_ms: int) -> Claimed | None:
         """Take the oldest flat job under a lease of `lease_ms` (1 or more), or None when none is pending.
@@ -249,8 +261,26 @@ class Jobs:
         return await rows.totals(self._wire, Keys(queue))
 
 
-# id, payload, group or '', mode or '', value or ''
-_Row = tuple[str, bytes, str, str, str]
+# id, payload, group, mode, value, dedup key, its ttl, expires: '' for what a job has not.
+_Row = tuple[str, bytes, str, str, str, str, str, str]
+_PLAIN = ("", "", "", "", "", "")
+
+
+def _moment(in_name: str, in_ms: int | None, at_name: str, at_ms: int | None) -> tuple[str, str]:
+    """Mode and value of a moment that is given in one of two ways, or two empty texts."""
+    if in_ms is not None and at_ms is not None:
+        raise InvalidArgument(f"New: {in_name} and {at_name} are both given, expected one of them")
+    if in_ms is not None:
+        return "in", decimal(integer(in_name, in_ms, at_least=0))
+    if at_ms is not None:
+        return "at", decimal(integer(at_name, at_ms))
+    return "", ""
+
+
+def _receipt(id: str, verdict: int | bytes) -> Receipt:
+    if isinstance(verdict, bytes):
+        return Receipt(verdict.decode(), admitted=False, deduplicated=True)
+    return Receipt(id, verdict == 1, verdict == _VERDICT_REFUSED)
 
 
 def _chunks(jobs: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
@@ -267,7 +297,7 @@ def _chunks(jobs: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
 
 def _admission(keys: Keys, jobs: Sequence[_Row]) -> Call:
     """The script call of one chunk; flat jobs that are due now take the shorter one."""
-    if any(group or mode for _, _, group, mode, _ in jobs):
+    if any(job[2:] != _PLAIN for job in jobs):
         return "admit_many", (keys.pending, keys.schedule), [keys.base, *(value for job in jobs for value in job)]
     return "enqueue_many", (keys.pending,), [keys.base, *(value for job in jobs for value in job[:2])]
 

@@ -26,17 +26,19 @@ class Receipt:
     """What became of one admission.
 
     `admitted`: the row was written. `refused`: the id is not JOB-namespaced (only in a batch; a single verb raises
-    KindRefused). Neither: `duplicate`, a row of that id stood already and nothing was written.
+    KindRefused). `deduplicated`: another job has the dedup key, and `id` is that job's. None of them: `duplicate`, a
+    row of that id stood already and nothing was written.
     """
 
     id: str
     admitted: bool
     refused: bool = False
+    deduplicated: bool = False
 
     @property
     def duplicate(self) -> bool:
         """Whether the id had a row already."""
-        return not self.admitted and not self.refused
+        return not self.admitted and not self.refused and not self.deduplicated
 
 
 @dataclass(frozen=True, slots=True)

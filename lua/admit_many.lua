@@ -1,23 +1,36 @@
--- admit_many: admits many jobs of any kind in one round trip, with a verdict each: flat, to a lane, scheduled (ours).
+-- admit_many: admits many jobs of any kind in one round trip, with a verdict each: flat, to a lane, scheduled; each may have a
+-- dedup key and an expiry (ours).
 -- The effects are those of enqueue, lane_enqueue and schedule; a scheduled job with a group is promoted to its lane. An
 -- id that comes twice in one call is admitted once.
 -- KEYS[1] emq:{q}:pending
 -- KEYS[2] emq:{q}:schedule
 -- ARGV[1] emq:{q}:
--- ARGV[2...] id, payload, group, mode, value  for each job; group or ''; mode '' = now, `in` or `at` with value in ms
--- returns a verdict per job, in order: 1 admitted | 0 duplicate | -1 the id is not JOB-namespaced
+-- ARGV[2...] id, payload, group, mode, value, dedup key, dedup_ttl_ms, expires  for each job, '' for what it has not; mode '' =
+--   now, `in` or `at` with value in ms; expires `in:ms` or `at:ms`: it is not started after that
+-- returns a verdict per job, in order: 1 admitted | 0 duplicate | -1 the id is not JOB-namespaced | the id that has the dedup key
 -- include: now
 -- include: due
 -- include: chunks
 -- include: lane
 local p = ARGV[1]
 local jobs, seen, touched, lanes = {}, {}, {}, {}
-for i = 2, #ARGV, 5 do
+for i = 2, #ARGV, 8 do
   local job = {id = ARGV[i], payload = ARGV[i + 1], group = ARGV[i + 2], key = p .. 'job:' .. ARGV[i], state = 'pending'}
   job.verdict = 1
   if redis.call('EXISTS', job.key) == 1 or seen[job.id] then job.verdict = 0 end
   if string.sub(job.id, 1, 3) ~= 'JOB' then job.verdict = -1 end
   seen[job.id] = true
+  if ARGV[i + 5] ~= '' then
+    job.dedup, job.parked = ARGV[i + 5], p .. 'de:' .. ARGV[i + 5]
+    job.ttl = ARGV[i + 6] ~= '' and tonumber(ARGV[i + 6]) or nil
+    local first = redis.call('GET', job.parked)
+    if first then redis.call('EXISTS', p .. 'job:' .. first) end
+  end
+  if ARGV[i + 7] ~= '' then
+    local mode, ms = string.match(ARGV[i + 7], '^(%a+):(%-?%d+)$')
+    job.expires = mode and due_at(mode, ms)
+    if not job.expires then return redis.error_reply('ERR admit expires must be in:ms or at:ms') end
+  end
   if ARGV[i + 3] ~= '' then
     job.state, job.score = 'scheduled', due_at(ARGV[i + 3], ARGV[i + 4])
     if not job.score then return redis.error_reply('ERR admit value must be a number of milliseconds') end
@@ -34,10 +47,18 @@ redis.call('LLEN', p .. 'ready')
 
 local verdicts, flat, due = {}, {}, {}
 for i, job in ipairs(jobs) do
+  -- An id whose row is gone (completed by somebody who knows no dedup key) does not block: the next takes the key over.
+  local first = job.verdict == 1 and job.parked and redis.call('GET', job.parked)
+  if first and first ~= job.id and redis.call('EXISTS', p .. 'job:' .. first) == 1 then job.verdict = first end
   verdicts[i] = job.verdict
   if job.verdict == 1 then
     redis.call('HSET', job.key, 'state', job.state, 'attempts', '0', 'payload', job.payload)
     if job.group ~= '' then redis.call('HSET', job.key, 'group', job.group) end
+    if job.expires then redis.call('HSET', job.key, 'expires_at', string.format('%.0f', job.expires)) end
+    if job.parked then
+      redis.call('HSET', job.key, 'dedup', job.dedup)
+      redis.call('SET', job.parked, job.id, unpack(job.ttl and {'PX', job.ttl} or {}))
+    end
     if job.score then
       due[#due + 1], due[#due + 2] = job.score, job.id
     elseif job.group == '' then

@@ -2,13 +2,16 @@
 -- The work being done, a dead row takes it too. A row that is gone answers 0, and the sets are cleaned all the same.
 -- KEYS[1] emq:{q}:active
 -- KEYS[2] emq:{q}:job:<id>  the row
+-- KEYS[3...] the parent's dependencies, processed and row, or emq:{q}:flow:outbox  as a foreign caller declares them
 -- ARGV[1] id
 -- ARGV[2] token  attempts, as a string; `token:random` also fences by the row's `held`
 -- ARGV[3] emq:{q}:
+-- ARGV[4...] parent id, result, and `xq`, parent queue where it is another  optional: who the parent is stands on the row
 -- returns 1 completed | 0 gone | EMQSTALE
 -- include: lane
 -- include: held
 -- include: ending
+-- include: flow
 local id, p = ARGV[1], ARGV[3]
 local row = redis.call('HMGET', KEYS[2], 'attempts', 'held', 'settled', 'state', 'group')
 local attempts, state, group = row[1], row[4], row[5]
@@ -18,7 +21,8 @@ if attempts then
     return redis.error_reply('EMQSTALE complete token mismatch')
   end
 end
-local ceiling = touch_ending(p, id, group)
+local ceiling, child = touch_ending(p, id, group), read_child(p, id)
+touch_ended(p, child)
 local erased = {KEYS[2]}
 for _, name in ipairs({'logs', 'dependencies', 'processed', 'failed', 'unsuccessful'}) do
   erased[#erased + 1] = KEYS[2] .. ':' .. name
@@ -32,4 +36,5 @@ redis.call('UNLINK', unpack(erased))
 if not attempts then return 0 end
 redis.call('ZREM', p .. 'dead', id)
 redis.call('HINCRBY', p .. 'metrics:completed', 'count', 1)
+completed(p, child, ARGV[5])
 return 1

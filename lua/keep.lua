@@ -4,14 +4,15 @@
 -- ARGV[1] emq:{q}:
 -- ARGV[2] lease_ms  from now, on the server's clock
 -- ARGV[3...] id, held  pairs
--- returns {id, reason, …} of those that could not be extended: gone | stale | not_active
+-- returns {id, reason, …} of those that could not be extended: gone | stale | not_active; and of those that are extended but
+--   asked to end: cancel:<why>
 -- include: now
 -- include: chunks
 -- include: held
 -- include: holding
 local p, lease = ARGV[1], tonumber(ARGV[2])
 if not lease or lease < 1 then return redis.error_reply('ERR keep lease_ms must be a number of milliseconds above 0') end
-local pairs_held, locks = read_pairs(p, KEYS[1], 3), {}
+local pairs_held, locks = read_pairs(p, KEYS[1], 3, 'cancel'), {}
 for i, one in ipairs(pairs_held) do locks[i] = p .. 'job:' .. one.id .. ':lock' end
 in_chunks(locks, function(...) redis.call('EXISTS', ...) end)
 
@@ -22,6 +23,7 @@ for i, one in ipairs(pairs_held) do
     lost[#lost + 1], lost[#lost + 2] = one.id, one.reason
   else
     leases[#leases + 1], leases[#leases + 2] = deadline, one.id
+    if one.row[3] then lost[#lost + 1], lost[#lost + 2] = one.id, 'cancel:' .. one.row[3] end
     redis.call('SET', locks[i], token_of(one.held), 'PX', marked)
   end
 end

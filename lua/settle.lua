@@ -5,19 +5,21 @@
 -- KEYS[3] emq:{q}:schedule
 -- KEYS[4] emq:{q}:dead
 -- ARGV[1] emq:{q}:
--- ARGV[2...] verdicts  each `c` id held group | `r` id held group delay_ms max_attempts error | `d` id held group in|at value_ms
+-- ARGV[2...] verdicts  each `c` id held group | `v` id held group result | `r` id held group delay_ms max_attempts error | `d` id
+--   held group in|at value_ms; `v` is a completion with what a flow's parent gets to read
 -- returns an answer per verdict, in order: done | gone | stale | scheduled | dead | delayed
 -- include: now
 -- include: chunks
 -- include: lane
 -- include: held
+-- include: flow
 -- include: verdicts
 -- include: endings
 local p, now = ARGV[1], now_ms()
 local at = parse()
-if not at then return redis.error_reply('ERR settle verdicts are not well-formed: expected c, r or d and its values') end
+if not at then return redis.error_reply('ERR settle verdicts are not well-formed: expected c, v, r or d and its values') end
 
-local rows, keys, groups, marks, lanes = {}, {}, {}, {}, nil
+local rows, keys, groups, marks, kin, lanes = {}, {}, {}, {}, {}, nil
 for n, i in ipairs(at) do
   local key = p .. 'job:' .. ARGV[i + 1]
   local row = read_row(key)
@@ -28,6 +30,10 @@ for n, i in ipairs(at) do
     lanes[group] = true
   end
   rows[n], keys[n], groups[n] = row, key, group
+  if row[DEDUP] or row[PARENT] then
+    kin[n] = child_of(ARGV[i + 1], {row[DEDUP], row[PARENT], row[PARENT + 1], row[PARENT + 2]})
+    touch_ended(p, kin[n])
+  end
   marks[3 * n - 2], marks[3 * n - 1], marks[3 * n] = key .. ':logs', key .. ':lock', key .. ':dependencies'
 end
 local found = 0
@@ -44,7 +50,7 @@ if ceiling then
 end
 local leases = lanes and read_leases(p, KEYS[1], lanes, at, groups) or {}
 
-local answers, changed = {}, {}
+local answers, changed, told = {}, {}, {}
 local done = {completed = 0, failed = 0, ended = {}, erased = {}, due = {}, dead = {}, left = {}, freed = {}}
 for n, i in ipairs(at) do
   local id, row = ARGV[i + 1], rows[n]
@@ -53,6 +59,8 @@ for n, i in ipairs(at) do
   local answer, ends = decide(row, i)
   answers[n] = answer
   if ends then
+    -- Who has died before has told of it then.
+    if row[STATE] ~= 'dead' or answer == 'done' then told[n] = answer end
     done.ended[#done.ended + 1] = id
     if groups[n] ~= '' then leaves_lane(done, groups[n], id, leases[n] and not changed[id]) end
     if answer == 'done' or answer == 'gone' then
@@ -67,4 +75,12 @@ for n, i in ipairs(at) do
 end
 
 write_endings(p, done, sizes, ceiling)
+for n, child in pairs(kin) do
+  local i = at[n]
+  if told[n] == 'done' then
+    completed(p, child, ARGV[i] == 'v' and ARGV[i + 4] or nil)
+  elseif told[n] == 'dead' then
+    died(p, child, reason_of(rows[n], i))
+  end
+end
 return answers

@@ -11,6 +11,7 @@
 -- include: chunks
 -- include: lane
 -- include: recovery
+-- include: flow
 local p, max_stalled, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local expired = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now_ms(), 'LIMIT', 0, limit)
 local members, counted = recoverable(p, expired)
@@ -18,6 +19,8 @@ redis.call('HGET', p .. 'metrics:failed', 'count')
 local back, buried = {}, {}
 for _, member in ipairs(counted) do
   redis.call('EXISTS', p .. 'job:' .. member.id .. ':lock')
+  member.child = read_child(p, member.id)
+  touch_ended(p, member.child)
   member.stalled = (tonumber(member.stalled) or 0) + 1
   local list = member.stalled >= max_stalled and buried or back
   list[#list + 1] = member
@@ -36,6 +39,7 @@ for _, member in ipairs(buried) do
 end
 remove(KEYS[2], buried)
 add(KEYS[3], buried)
+for _, member in ipairs(buried) do died(p, member.child, 'stalled') end
 if #buried > 0 then redis.call('HINCRBY', p .. 'metrics:failed', 'count', #buried) end
 offer_lanes(p, members)
 return {ids_of(back), ids_of(buried)}

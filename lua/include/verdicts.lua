@@ -1,10 +1,12 @@
 -- The verdicts of one settle: parsed and read first, each then decided on its row, then its row is written.
 -- A row is the reply of its HMGET; a verdict is the position in ARGV where it begins.
 local ATTEMPTS, HELD, SETTLED, STATE, FAILURES, GROUP = 1, 2, 3, 4, 5, 6
-local LENGTH = {c = 4, r = 7, d = 6}
+local CANCEL, DEDUP, PARENT = 7, 8, 9
+local LENGTH = {c = 4, v = 5, r = 7, d = 6}
 
 local function read_row(key)
-  return redis.call('HMGET', key, 'attempts', 'held', 'settled', 'state', 'failures', 'group')
+  return redis.call('HMGET', key, 'attempts', 'held', 'settled', 'state', 'failures', 'group', 'cancel', 'dedup', 'parent',
+    'parent_queue', 'parent_policy')
 end
 
 local function number(text)
@@ -28,24 +30,31 @@ local function parse()
 end
 
 -- The answer, and whether it ends the claim (takes the id out of every set). A row that is gone is cleaned from active all
--- the same. A dead row takes only complete: a late retry counts its failure, nothing else moves.
+-- the same. A dead row takes only complete: a late retry counts its failure, nothing else moves. A job that was cancelled
+-- is dead instead of retried or delayed.
 local function decide(row, i)
   local kind, held = ARGV[i], ARGV[i + 2]
   if not row[ATTEMPTS] then return 'gone', true end
   local token = token_of(held)
   if is_stale(row[ATTEMPTS], row[HELD], held, token) then return 'stale', false end
   local before, dead = settled_answer(row[SETTLED], token), row[STATE] == 'dead'
-  if kind == 'c' then
+  if kind == 'c' or kind == 'v' then
     if before and not (dead and before == 'dead') then return 'stale', false end
     return 'done', true
   elseif kind == 'd' then
     if before == 'delayed' then return before, false end
+    if before == 'dead' and row[CANCEL] then return before, false end
     if before or dead then return 'stale', false end
-    return 'delayed', true
+    return row[CANCEL] and 'dead' or 'delayed', true
   end
   if before then return before == 'delayed' and 'stale' or before, false end
-  if dead or (tonumber(row[FAILURES]) or 0) + 1 >= tonumber(ARGV[i + 5]) then return 'dead', true end
+  if dead or row[CANCEL] or (tonumber(row[FAILURES]) or 0) + 1 >= tonumber(ARGV[i + 5]) then return 'dead', true end
   return 'scheduled', true
+end
+
+-- Why the job of a verdict is dead.
+local function reason_of(row, i)
+  return row[CANCEL] and 'cancelled: ' .. row[CANCEL] or ARGV[i + 6]
 end
 
 -- What is left of a job when it is over: a row, and where there is one its logs, lock and a flow parent's subkeys.
@@ -78,7 +87,8 @@ local function write_row(done, key, row, i, answer, now)
     if row[STATE] == 'dead' then
       redis.call('HSET', key, 'failures', failures, 'settled', settled)
     else
-      redis.call('HSET', key, 'state', 'dead', 'failures', failures, 'last_error', ARGV[i + 6], 'settled', settled)
+      if ARGV[i] == 'd' then failures = failures - 1 end
+      redis.call('HSET', key, 'state', 'dead', 'failures', failures, 'last_error', reason_of(row, i), 'settled', settled)
       done.failed = done.failed + 1
     end
     table.insert(done.dead, 0)

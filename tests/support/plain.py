@@ -6,7 +6,7 @@ are written down once; a refusal raises as its class.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis.asyncio import Redis
@@ -172,7 +172,13 @@ class Plain:
         return await self.run("enqueue_many", (self.keys.pending,), self.keys.base, *pairs)
 
     async def admit_many(self, *values: Any) -> Any:
-        """A verdict per job; five values each: id, payload, group, mode, value."""
+        """A verdict per job; five values each: id, payload, group, mode, value; without dedup key and expiry."""
+        jobs = [values[at : at + 5] for at in range(0, len(values), 5)]
+        return await self.admit_all(*((*one, "", "", "") for one in jobs))
+
+    async def admit_all(self, *jobs: Sequence[Any]) -> Any:
+        """A verdict per job; eight values each: id, payload, group, mode, value, dedup key, its ttl, expires."""
+        values = [value for one in jobs for value in one]
         return await self.run("admit_many", (self.keys.pending, self.keys.schedule), self.keys.base, *values)
 
     async def repeat_register(self, name: str, every_ms: Any, template: Any, first_at: Any, *flags: str) -> Any:
