@@ -8,6 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from echomq_worker.connector import Connector, connect
+from tests.support.own import Own
 from tests.support.plain import Plain, Queue
 
 
@@ -22,6 +23,12 @@ async def wire(url: str) -> AsyncIterator[Connector]:
 def plain(wire: Connector) -> Plain:
     """The plain verbs on queue `q`."""
     return Plain(wire)
+
+
+@pytest.fixture
+def own(wire: Connector) -> Own:
+    """Our own verbs on queue `q`, and the plain ones."""
+    return Own(wire)
 
 
 @pytest.fixture
