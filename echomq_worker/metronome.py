@@ -33,6 +33,7 @@ class Metronome:
         "_keys",
         "_nap",
         "_next_beat_ms",
+        "_owed",
         "_parking",
         "_recovery",
         "_stopping",
@@ -48,13 +49,19 @@ class Metronome:
         self._recovery = recovery
         self._degraded = degraded
         self._idle: deque[asyncio.Future[None]] = deque()
+        # The first is woken by a consumer that goes idle too, the other by a stop alone.
         self._nap = Nap()
         self._end = Nap()
+        self._owed = False
         self._next_beat_ms = clock.monotonic_ms()
         self._stopping = False
 
     async def park(self, _timeout_ms: float, /) -> None:
         """Rest until poked: a token came, or a beat has passed and it is this consumer's turn to look."""
+        if self._owed:
+            # A token came when the last idle consumer had just gone.
+            self._owed = False
+            return
         seat: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._idle.append(seat)
         self._nap.wake()
@@ -93,7 +100,7 @@ class Metronome:
                 await self._listen()
                 self._degraded.good()
             except (WireError, ServerError) as error:
-                await self._nap.sleep(self._clock, self._degraded.fail(error))
+                await self._end.sleep(self._clock, self._degraded.fail(error))
 
     async def _listen(self) -> None:
         """Wait for one token, or for the next beat; without an idle consumer tokens are left to other processes."""
@@ -106,17 +113,18 @@ class Metronome:
 
         async def one_token() -> None:
             if await self._parking.blpop((self._keys.wake, self._keys.ready), max(1, round(left_ms))) is not None:
-                self._poke()
+                self._owed = not self._poke()
 
         # A stop ends the BLPOP; a consumer that goes idle, which wakes the other nap, need not.
         await self._end.until(one_token)
 
-    def _poke(self) -> None:
+    def _poke(self) -> bool:
         while self._idle:
             seat = self._idle.popleft()
             if not seat.done():
                 seat.set_result(None)
-                return
+                return True
+        return False
 
     def _leave(self, seat: asyncio.Future[None]) -> None:
         if seat in self._idle:
