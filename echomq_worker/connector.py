@@ -231,7 +231,12 @@ class Connector:
             await link.aclose()
 
     async def __aenter__(self) -> Self:
-        await self.open()
+        try:
+            await self.open()
+        except BaseException:
+            # Cancelled while it connects: the attempt is a task of its own and has to be ended.
+            await self.aclose()
+            raise
         return self
 
     async def __aexit__(
@@ -261,16 +266,12 @@ async def connect(
     `url` is `redis://`, `rediss://` or `unix://`; `wire_version` is what the fence `{emq}:version` must hold. Raises
     ConfigError, Unreachable, AuthenticationFailed, FenceRefused or Unavailable before the block begins.
     """
-    connector = Connector(
+    async with Connector(
         url,
         wire_version=wire_version,
         connect_timeout_ms=connect_timeout_ms,
         command_timeout_ms=command_timeout_ms,
         clock=clock,
         name=name,
-    )
-    try:
-        await connector.open()
+    ) as connector:
         yield connector
-    finally:
-        await connector.aclose()

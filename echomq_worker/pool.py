@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from operator import attrgetter
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from echomq_worker.clock import Clock
 from echomq_worker.connector import Connector
@@ -46,11 +45,6 @@ class Pool:
         ]
 
     @property
-    def connectors(self) -> Sequence[Connector]:
-        """The connectors, for tests and for `check`."""
-        return tuple(self._connectors)
-
-    @property
     def url_safe(self) -> str:
         """The URL with its secrets masked."""
         return self._connectors[0].url_safe
@@ -84,19 +78,6 @@ class Pool:
         """Close all connections; may be called again."""
         await asyncio.gather(*(connector.aclose() for connector in self._connectors))
 
-    async def __aenter__(self) -> Self:
-        try:
-            await self.open()
-        except BaseException:
-            await self.aclose()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
 
 @asynccontextmanager
 async def connect_pool(
@@ -110,7 +91,7 @@ async def connect_pool(
     name: str = "echomq",
 ) -> AsyncIterator[Pool]:
     """Open a Pool for the length of a block; arguments and errors as in `connect`, `size` connections."""
-    async with Pool(
+    pool = Pool(
         url,
         size=size,
         wire_version=wire_version,
@@ -118,5 +99,9 @@ async def connect_pool(
         command_timeout_ms=command_timeout_ms,
         clock=clock,
         name=name,
-    ) as pool:
+    )
+    try:
+        await pool.open()
         yield pool
+    finally:
+        await pool.aclose()

@@ -384,7 +384,7 @@ async def test_closing_ends_what_is_unanswered(server: ValkeyServer, url: str) -
             assert "the connection was closed" in str(outcome)
         waiting = Connector(proxy.url)
         call = asyncio.ensure_future(waiting.call("PING"))
-        await wait_until(lambda: waiting._opening is not None, "it is connecting")
+        await wait_until(lambda: proxy.opened == 2, "it is connecting")
         await waiting.aclose()
         with pytest.raises(EchoMQError, match="it is closed"):
             await call
@@ -407,6 +407,18 @@ async def _cut_short(connector: Connector, turns: int) -> None:
     await asyncio.gather(call, return_exceptions=True)
 
 
+async def _opening_cut_short(url: str, turns: int) -> None:
+    async def block() -> None:
+        async with connect(url):
+            pass
+
+    task = asyncio.ensure_future(block())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def _refused() -> None:
     connector = Connector("redis://127.0.0.1:1")
     outcomes = await asyncio.gather(*(connector.call("PING") for _ in range(5)), return_exceptions=True)
@@ -426,6 +438,7 @@ async def test_nothing_is_left_behind(url: str) -> None:
             connector = Connector(url)
             await _cut_short(connector, turns)
             await connector.aclose()
+            await _opening_cut_short(url, turns)
         await _refused()
         gc.collect()
         await asyncio.sleep(0)

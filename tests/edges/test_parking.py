@@ -295,6 +295,16 @@ async def test_a_connection_that_broke_while_nobody_waited_is_made_again(
         assert await parking.blpop([WAKE], 10) is None
 
 
+async def test_a_connection_that_breaks_while_it_is_made_ends_the_wait(server: ValkeyServer, url: str) -> None:
+    """Lost between the fence and the BLPOP: ConnectionLost, and the next wait connects again."""
+    async with Proxy(server.port) as proxy, connect(proxy.url) as connector:
+        parking = connector.parking()
+        proxy.swallow_reply(b"CLIENT\r\n$2\r\nID")
+        with pytest.raises(ConnectionLost):
+            await parking.blpop([WAKE], 10)
+        assert await parking.blpop([WAKE], 10) is None
+
+
 @pytest.mark.parametrize("code", ["UNBLOCKED", "READONLY", "LOADING", "MASTERDOWN"])
 async def test_a_failover_answer_is_unavailable_and_parking_goes_on(server: ValkeyServer, url: str, code: str) -> None:
     """What a server answers to a BLPOP on failover raises Unavailable; the next wait is as any other."""

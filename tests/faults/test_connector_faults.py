@@ -179,6 +179,49 @@ async def test_a_replica_that_may_not_be_written_is_unavailable(server: ValkeySe
             await Connector(proxy.url).open()
 
 
+async def test_a_fence_that_cannot_be_read_for_another_reason_is_told(server: ValkeyServer, url: str) -> None:
+    """Any other error in place of the fence is Unreachable, with the server's words."""
+    async with Proxy(server.port) as proxy:
+        proxy.answer("ERR unknown command 'GET', with args beginning with: 'x'", pattern=b"{emq}:version")
+        with pytest.raises(Unreachable, match=r"ERR unknown command 'GET'$"):
+            await Connector(proxy.url).open()
+
+
+async def test_a_connection_that_never_lasts_is_one_attempt_a_call() -> None:
+    """A server that closes right behind the handshake fails the call after one attempt, in no endless loop."""
+    accepted = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal accepted
+        accepted += 1
+        await reader.read(1000)
+        writer.write(b"+OK\r\n$12\r\nechomq:3.0.0\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
+        connector = Connector(f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+        for calls in range(1, 11):
+            with pytest.raises(WireError):
+                await connector.call("PING")
+            assert accepted <= calls
+        await connector.aclose()
+
+
+async def test_closing_does_not_wait_for_a_server_that_reads_nothing(own_server: OwnServer) -> None:
+    """Bytes that a frozen server does not take hold up closing for about a second, not for ever."""
+    server = own_server()
+    async with connect(server.url) as connector:
+        await asyncio.to_thread(server.pause)
+        call = asyncio.ensure_future(connector.call("ECHO", b"x" * 20_000_000))
+        await wait_until(lambda: connector.pending == 1, "it is on its way")
+        started = time.monotonic()
+        await connector.aclose()
+        assert time.monotonic() - started < 5
+        with pytest.raises(ConnectionLost):
+            await call
+        await asyncio.to_thread(server.resume)
+
+
 async def test_a_server_that_is_full_is_named(own_server: OwnServer) -> None:
     """`max number of clients` is Unreachable with the server's words; when there is room again the call works."""
     server = own_server(args=["--maxclients", "3"])
