@@ -54,6 +54,7 @@ class Claims:
         "_number",
         "_sent",
         "_suspects",
+        "_was_unread",
         "unread",
     )
 
@@ -76,12 +77,13 @@ class Claims:
         self._sent = 0
         self._asked = 0
         self.unread = False
+        self._was_unread = False
 
     def call(self, free: int) -> Call:
         """A claim for `free` slots; 0 only reads a receipt. From here to `read` its reply counts as unread."""
         self._sent += 1
         self._asked = min(free, MOST)
-        self.unread = True
+        self._was_unread, self.unread = self.unread, True
         keys = self._keys
         allowed = 1 if self._suspects.reserve(self) else 0
         declared = (keys.pending, keys.active, keys.ring, keys.meta, keys.receipt(self._consumer))
@@ -92,9 +94,15 @@ class Claims:
             (keys.base, self._lease_ms, self._asked, self._number, random, self._max_crashes, allowed),
         )
 
+    def unsent(self) -> None:
+        """The last `call` never left: no reply is owed for it."""
+        self.unread = self._was_unread
+        if not self.unread:
+            self._suspects.release(self)
+
     def read(self, reply: list[Any]) -> Claimed:
         """The claim that a reply stands for. A suspect in it holds the process's place from here on."""
-        number, why, random, flat, buried = reply
+        number, why, random, flat, buried, kin = reply
         self._number = number
         self.unread = False
         context = self._context
@@ -109,6 +117,10 @@ class Claims:
             jobs.append(job)
             if crashes >= SUSPECT_CRASHES:
                 suspect = job
+        if kin:
+            children = {id.decode() for id in kin}
+            for job in jobs:
+                job.flow_child = job.id in children
         if suspect is not None:
             self._suspects.hand_over(self, suspect)
         else:

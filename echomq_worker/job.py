@@ -86,6 +86,7 @@ class Job:
         "context",
         "exception",
         "failures",
+        "flow_child",
         "group",
         "held",
         "id",
@@ -114,6 +115,7 @@ class Job:
         self.group = group
         self.held = held
         self.batch: Any = None
+        self.flow_child = False
         self.runner: asyncio.Task[Any] | None = None
         self.cancellation: Cancellation | None = None
         self.exception: BaseException | None = None

@@ -161,7 +161,10 @@ def _add(arguments: list[Argument], job: Job, verdict: Verdict) -> None:
     group = job.group or ""
     match verdict:
         case Complete():
-            arguments += ("c", job.id, job.held, group)
+            if job.flow_child and verdict.result is not None:
+                arguments += ("v", job.id, job.held, group, verdict.result)
+            else:
+                arguments += ("c", job.id, job.held, group)
         case RetryLater():
             arguments += ("r", job.id, job.held, group, verdict.delay_ms or 0, job.max_attempts, verdict.error)
         case Bury():

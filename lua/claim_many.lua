@@ -1,6 +1,7 @@
 -- claim_many: fills free slots from flat pending and the ring in fair turn, in one round trip (ours).
--- Honours the queue's pause, meta.concurrency and the rate limit; counts crashes and buries what reached max_crashes; takes
--- at most one suspect; leaves a receipt, and answers an unread one instead of claiming (protocol section 4).
+-- Honours the queue's pause, meta.concurrency and the rate limit; counts crashes; buries what reached max_crashes, expired
+-- or was cancelled; takes at most one suspect; leaves a receipt, and answers an unread one instead of claiming (protocol
+-- section 4).
 -- KEYS[1] emq:{q}:pending
 -- KEYS[2] emq:{q}:active
 -- KEYS[3] emq:{q}:ring
@@ -13,7 +14,8 @@
 -- ARGV[5] random  of this claim, without spaces or colons
 -- ARGV[6] max_crashes
 -- ARGV[7] suspects  1 when this process has no suspect in hand, else 0
--- returns {number, why, random, {id, payload or nil, token, group or '', failures, crashes, …}, {buried id, last_error, …}}
+-- returns {number, why, random, {id, payload or nil, token, group or '', failures, crashes, …}, {buried id, last_error, …},
+--   {id of a flow's child, …}}
 -- returns why = ok | paused | ceiling | suspects (passed over, still there) | replayed; random is that of the claim in the reply
 -- include: now
 -- include: chunks
@@ -21,6 +23,7 @@
 -- include: receipt
 -- include: candidates
 -- include: rotation
+-- include: flow
 -- include: taking
 local p, lease, read, random, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5], now_ms()
 local room = math.min(tonumber(ARGV[3]), 1000)
@@ -28,9 +31,9 @@ if lease < 1 or lease % 1 > 0 then return redis.error_reply('ERR claim lease_ms 
 
 local receipt = redis.call('GET', KEYS[5])
 if receipt_number(receipt) > read then return replay(p, KEYS[2], KEYS[5], receipt, now, lease) end
-if room < 1 then return {read, 'ok', random, {}, {}} end
+if room < 1 then return {read, 'ok', random, {}, {}, {}} end
 local meta = redis.call('HMGET', KEYS[4], 'paused', 'concurrency', 'max', 'window_ms', 'flat_turn', 'lane_turn')
-if meta[1] then return {read, 'paused', random, {}, {}} end
+if meta[1] then return {read, 'paused', random, {}, {}, {}} end
 if tonumber(meta[2]) then room = math.min(room, tonumber(meta[2]) - redis.call('ZCARD', KEYS[2])) end
 local limited, spent = tonumber(meta[3]) and math.floor(tonumber(meta[4]) or 0) > 0, 0
 if limited then
@@ -38,11 +41,11 @@ if limited then
   room = math.min(room, tonumber(meta[3]) - spent)
 end
 room = math.floor(room)
-if room < 1 then return {read, 'ceiling', random, {}, {}} end
+if room < 1 then return {read, 'ceiling', random, {}, {}, {}} end
 
 local claim = {p = p, rows = p .. 'job:', pending = KEYS[1], active = KEYS[2], now = now, room = room, count = 0, looked = 0,
   look = room + 4096, depth = redis.call('ZCARD', KEYS[1]), max_crashes = tonumber(ARGV[6]), suspects = tonumber(ARGV[7]),
-  jobs = {}, tokens = {}, leave = {}, regroup = {}, seen = {}, bury = {}, move = {}}
+  jobs = {}, tokens = {}, leave = {}, regroup = {}, seen = {}, bury = {}, move = {}, kin = {}}
 local flat, flat_open = source(KEYS[1], nil, math.max(room, 16) + 1), true
 local rot = new_rotation(claim, KEYS[3], meta[6])
 claim.lanes = rot.length > 0
@@ -99,4 +102,5 @@ local cut = rot.cut or (rot.cut_name and meta[6])
 if cut and cut ~= meta[6] then redis.call('HSET', KEYS[4], 'lane_turn', cut) end
 if meta[6] and not cut then redis.call('HDEL', KEYS[4], 'lane_turn') end
 if idle then redis.call('DEL', p .. 'ready', p .. 'wake') end
-return {claim.count > 0 and read + 1 or read, short and claim.passed and 'suspects' or 'ok', random, claim.jobs, buried}
+local why = short and claim.passed and 'suspects' or 'ok'
+return {claim.count > 0 and read + 1 or read, why, random, claim.jobs, buried, claim.kin}

@@ -1,9 +1,11 @@
 -- What claim_many makes of the members of pending and of lanes. Reads only: nothing is written before all is decided.
 -- A row is the reply of its HMGET.
 local ATTEMPTS, PAYLOAD, STATE, GROUP, HELD, CRASHES, FAILURES = 1, 2, 3, 4, 5, 6, 7
+local CANCEL, EXPIRES, PARENT = 8, 9, 10
 
 local function read_row(claim, id)
-  return redis.call('HMGET', claim.rows .. id, 'attempts', 'payload', 'state', 'group', 'held', 'crashes', 'failures')
+  return redis.call('HMGET', claim.rows .. id, 'attempts', 'payload', 'state', 'group', 'held', 'crashes', 'failures',
+    'cancel', 'expires_at', 'parent')
 end
 
 -- Claims in a row of ours that never ended, this one included (row field `crashes` = `n:token`). Where the row's attempts
@@ -15,16 +17,20 @@ local function count_crashes(row)
 end
 
 -- Says `take`, `pass` (a suspect that must wait), `bury`, `drop` (the id stands in another set) or `move` (a grouped job in
--- flat pending, where a foreign reprocess leaves it); and the crashes.
+-- flat pending, where a foreign reprocess leaves it); the crashes; and why a job is buried.
 local function judge(claim, lane, id, row, lease)
   if lease and tonumber(lease) > claim.now then return 'drop', 0 end
   local state = row[STATE]
   if state == 'scheduled' and redis.call('ZSCORE', claim.p .. 'schedule', id) then return 'drop', 0 end
   if state == 'dead' and redis.call('ZSCORE', claim.p .. 'dead', id) then return 'drop', 0 end
   if row[GROUP] and not lane.name then return 'move', 0 end
+  if row[CANCEL] then return 'bury', 0, 'cancelled: ' .. row[CANCEL] end
+  if row[EXPIRES] and tonumber(row[EXPIRES]) <= claim.now then return 'bury', 0, 'expired' end
   if not (row[HELD] or row[CRASHES]) then return 'take', 0 end
   local crashes = count_crashes(row)
-  if row[HELD] and crashes >= claim.max_crashes then return 'bury', crashes end
+  if row[HELD] and crashes >= claim.max_crashes then
+    return 'bury', crashes, 'crashed: ' .. crashes .. ' claims in a row never ended'
+  end
   if crashes < 2 then return 'take', crashes end
   if claim.suspects < 1 then return 'pass', crashes end
   claim.suspects = claim.suspects - 1
@@ -70,6 +76,7 @@ local function take(claim, s, id, row, crashes, lease)
     if not lease then s.started = s.started + 1 end
     if row[GROUP] ~= s.name then claim.regroup[id] = s.name end
   end
+  if row[PARENT] then claim.kin[#claim.kin + 1] = id end
 end
 
 -- Takes the next job that can be taken, going on behind what is passed over; everything else is filed for the writing
@@ -79,8 +86,8 @@ local function next_job(claim, s)
     s.i = s.i + 1
     claim.looked = claim.looked + 1
     local id, lease = s.ids[s.i], s.scores[s.base + s.i]
-    local row, what, crashes = read_row(claim, id), 'drop', 0
-    if not claim.seen[id] then what, crashes = judge(claim, s, id, row, lease) end
+    local row, what, crashes, reason = read_row(claim, id), 'drop', 0, nil
+    if not claim.seen[id] then what, crashes, reason = judge(claim, s, id, row, lease) end
     if claim.lanes then claim.seen[id] = true end
     if what == 'take' then
       take(claim, s, id, row, crashes, lease)
@@ -91,7 +98,7 @@ local function next_job(claim, s)
       claim.leave[#claim.leave + 1] = id
       s.leave[#s.leave + 1] = id
       if what ~= 'drop' then
-        table.insert(claim[what], {id = id, group = s.name or row[GROUP], crashes = crashes, lease = lease})
+        table.insert(claim[what], {id = id, group = s.name or row[GROUP], reason = reason, lease = lease})
       end
     end
   end

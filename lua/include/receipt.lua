@@ -13,19 +13,21 @@ local function replay(p, active, claimed, receipt, now, lease)
   local words = {}
   for word in string.gmatch(receipt, '%S+') do words[#words + 1] = word end
   local number, random = tonumber(words[1]), words[2]
-  local jobs, leases, deadline = {}, {}, string.format('%.0f', now + lease)
+  local jobs, leases, kin, deadline = {}, {}, {}, string.format('%.0f', now + lease)
   for i = 3, #words, 2 do
     local id, token = words[i], words[i + 1]
-    local row = redis.call('HMGET', p .. 'job:' .. id, 'attempts', 'held', 'payload', 'group', 'failures', 'crashes')
+    local row = redis.call('HMGET', p .. 'job:' .. id, 'attempts', 'held', 'payload', 'group', 'failures', 'crashes',
+      'parent')
     if row[1] == token and row[2] == token .. ':' .. random and redis.call('ZSCORE', active, id) then
       local count, counted = string.match(row[6] or '', '^(%d+):(%d+)$')
       local n = #jobs
       jobs[n + 1], jobs[n + 2], jobs[n + 3] = id, row[3], token
       jobs[n + 4], jobs[n + 5], jobs[n + 6] = row[4] or '', row[5] or '0', counted == token and tonumber(count) or 0
       leases[#leases + 1], leases[#leases + 2] = deadline, id
+      if row[7] then kin[#kin + 1] = id end
     end
   end
   if #leases > 0 then redis.call('ZADD', active, 'XX', 'GT', unpack(leases)) end
   redis.call('PEXPIRE', claimed, lease, 'GT')
-  return {number, 'replayed', random, jobs, {}}
+  return {number, 'replayed', random, jobs, {}, kin}
 end

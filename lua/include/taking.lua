@@ -6,6 +6,8 @@ local function touch_filed(claim)
   for _, one in ipairs(claim.move) do groups[one.group] = true end
   for _, one in ipairs(claim.bury) do
     redis.call('EXISTS', claim.rows .. one.id .. ':lock')
+    one.child = read_child(claim.p, one.id)
+    touch_ended(claim.p, one.child)
     if one.lease and one.group then groups[one.group] = true end
   end
   if #claim.bury > 0 then redis.call('HGET', claim.p .. 'metrics:failed', 'count') end
@@ -17,8 +19,8 @@ end
 local function bury(claim, offers)
   local buried = {}
   for _, one in ipairs(claim.bury) do
-    local key, reason = claim.rows .. one.id, 'crashed: ' .. one.crashes .. ' claims in a row never ended'
-    redis.call('HSET', key, 'state', 'dead', 'last_error', reason)
+    local key = claim.rows .. one.id
+    redis.call('HSET', key, 'state', 'dead', 'last_error', one.reason)
     redis.call('HDEL', key, 'held', 'crashes')
     redis.call('DEL', key .. ':lock')
     redis.call('ZADD', claim.p .. 'dead', 0, one.id)
@@ -27,9 +29,10 @@ local function bury(claim, offers)
       free_slot(claim.p, one.group, 1)
       offers[one.group] = true
     end
-    buried[#buried + 1], buried[#buried + 2] = one.id, reason
+    buried[#buried + 1], buried[#buried + 2] = one.id, one.reason
   end
   if #claim.bury > 0 then redis.call('HINCRBY', claim.p .. 'metrics:failed', 'count', #claim.bury) end
+  for _, one in ipairs(claim.bury) do died(claim.p, one.child, one.reason) end
   return buried
 end
 

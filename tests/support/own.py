@@ -68,7 +68,7 @@ class Own(Plain):
         declared = (keys.pending, keys.active, keys.ring, keys.meta, keys.receipt(consumer))
         last = self._read.get(consumer, 0) if read is None else read
         reply = await self.run("claim_many", declared, keys.base, lease_ms, n, last, random, max_crashes, suspects)
-        number, why, whose, flat, buried = reply
+        number, why, whose, flat, buried, _kin = reply
         self._read[consumer] = number
         jobs = []
         for at in range(0, len(flat), _STRIDE):
