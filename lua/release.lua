@@ -25,7 +25,7 @@ local scheduled = redis.call('ZCARD', p .. 'schedule')
 local answers, moved, freed, flat = {}, {}, {}, 0
 for i, one in ipairs(found) do
   local row, answer = one.row, one.reason or 'ok'
-  if answer == 'ok' and settled_answer(row[3], token_of(one.held)) then answer = 'stale' end
+  if answer ~= 'gone' and settled_answer(row[3], token_of(one.held)) then answer = 'stale' end
   if answer == 'ok' and (row[4] == 'dead' or moved[one.id]) then answer = 'not_active' end
   if answer == 'ok' then
     local key, group = p .. 'job:' .. one.id, row[5]
