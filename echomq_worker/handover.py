@@ -35,7 +35,7 @@ T = TypeVar("T")
 class HandOver:
     """The end of a process, for all its stations. `run` is called when every claim loop has ended."""
 
-    __slots__ = ("_clock", "_hurried", "_nap", "_stations", "_wire")
+    __slots__ = ("_clock", "_hurried", "_nap", "_stations", "_unheard_s", "_wire")
 
     def __init__(self, wire: Wire, stations: Sequence[Station], *, clock: Clock) -> None:
         self._wire = wire
@@ -43,6 +43,7 @@ class HandOver:
         self._clock = clock
         self._nap = Nap()
         self._hurried = False
+        self._unheard_s = 0.0
 
     def hurry(self) -> None:
         """A second signal: the grace is over now."""
@@ -69,6 +70,7 @@ class HandOver:
             station.executor.close()
 
     async def _give_back_unstarted(self) -> None:
+        self._begin_last_words()
         for station in self._stations:
             jobs: list[Job] = []
             for consumer in station.consumers:
@@ -78,6 +80,7 @@ class HandOver:
             await self._say("release", station, jobs)
 
     async def _give_back(self) -> None:
+        self._begin_last_words()
         for station in self._stations:
             for consumer in station.consumers:
                 await self._say("release", station, consumer.interrupted)
@@ -101,9 +104,13 @@ class HandOver:
             for job in chunk:
                 station.let_go(job)
 
+    def _begin_last_words(self) -> None:
+        # One limit for all that is said now: a process of many queues must not wait it out once for each.
+        self._unheard_s = anyio.current_time() + LAST_WORDS_MS / 1000
+
     async def _insist(self, say: Callable[[], Awaitable[T]]) -> T | None:
         """The reply of `say()`, which may be said twice; None when the server was not reached in time."""
-        with anyio.move_on_after(LAST_WORDS_MS / 1000):
+        with anyio.CancelScope(deadline=self._unheard_s):
             while True:
                 try:
                     return await say()

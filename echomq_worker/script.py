@@ -27,7 +27,7 @@ from types import MappingProxyType
 from typing import Any
 
 from echomq_worker.connector import Wire
-from echomq_worker.errors import ScriptContract, ScriptMissing, ServerError
+from echomq_worker.errors import ConnectionLost, ScriptContract, ScriptMissing, ServerError, Unreachable
 
 Call = tuple[str, Sequence[str | bytes], Sequence[Any]]
 """One call of a script: its name, its keys, its arguments."""
@@ -175,7 +175,8 @@ async def evaluate(wire: Wire, name: str, keys: Sequence[str | bytes], args: Seq
 async def evaluate_many(wire: Wire, calls: Sequence[Call]) -> list[Any]:
     """Run scripts in one round trip and return their replies in order, refusals and other errors in place.
 
-    Where the server does not know a script, those calls alone are sent again with its text: they have not run.
+    Where the server does not know a script, those calls alone are sent again with its text: they have not run. Where
+    that does not reach the server any more it is ConnectionLost, as the replies of the others are lost with it.
     """
     checked = [_checked(name, keys, args) for name, keys, args in calls]
     replies = await wire.pipeline(
@@ -186,9 +187,13 @@ async def evaluate_many(wire: Wire, calls: Sequence[Call]) -> list[Any]:
     )
     unknown = [i for i, reply in enumerate(replies) if isinstance(reply, ServerError) and reply.code == "NOSCRIPT"]
     if unknown:
-        again = await wire.pipeline(
-            [("EVAL", checked[i].source, len(calls[i][1]), *calls[i][1], *calls[i][2]) for i in unknown]
-        )
+        texts = [("EVAL", checked[i].source, len(calls[i][1]), *calls[i][1], *calls[i][2]) for i in unknown]
+        try:
+            again = await wire.pipeline(texts)
+        except Unreachable as error:
+            if len(unknown) == len(calls):
+                raise
+            raise ConnectionLost(str(error)) from error
         for i, reply in zip(unknown, again, strict=True):
             replies[i] = reply
     return replies
