@@ -8,6 +8,7 @@ the seed has it.
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 
 import anyio
@@ -86,7 +87,7 @@ class Pump:
                     self._wire, "repeat_fire", (keys.repeat, keys.pending), (keys.base, now, *pairs)
                 )
                 fired = answers.count(b"fired")
-        return Tick(fired, promoted, int(float(next_due)) if next_due else None)
+        return Tick(fired, promoted, _run_at(next_due))
 
     async def run(self) -> None:
         """Tick until stopped. A due repeat does not wait for the tick; a wire error waits on the degraded curve."""
@@ -101,3 +102,9 @@ class Pump:
             if tick.next_due_ms is not None:
                 wait_ms = min(wait_ms, max(1, tick.next_due_ms - self._clock.now_ms()))
             await self._nap.sleep(self._clock, wait_ms)
+
+
+def _run_at(score: bytes) -> int | None:
+    """The lowest score of the registry; None where it is empty, or never due (a foreign client may write `inf`)."""
+    run_at = float(score or "inf")
+    return int(run_at) if math.isfinite(run_at) else None
