@@ -15,7 +15,9 @@ from tests.support.waiting import wait_until
 
 
 async def test_jobs_that_fit_in_the_grace_end_and_nothing_new_is_claimed(url: str, raw: Redis) -> None:
-    """SIGTERM with running and waiting jobs: what runs completes, what waits stays pending, exit 0. user-needs 48, 50."""
+    """SIGTERM with running and waiting jobs: what runs completes, what waits stays pending, exit 0. user-needs 48,
+    50.
+    """
     async with connect(url) as connector:
         jobs = Jobs(connector)
         with fleet(url, grace_ms=10_000) as workers:
@@ -32,7 +34,9 @@ async def test_jobs_that_fit_in_the_grace_end_and_nothing_new_is_claimed(url: st
 
 
 async def test_jobs_over_the_grace_start_elsewhere_without_waiting_for_the_lease(url: str, raw: Redis) -> None:
-    """SIGTERM: jobs longer than the grace are cancelled and released; failures and crashes are as before. user-needs 49, 54."""
+    """SIGTERM: jobs longer than the grace are cancelled and released; failures and crashes are as before. user-needs
+    49, 54.
+    """
     async with connect(url) as connector:
         jobs = Jobs(connector)
         with fleet(url, grace_ms=300, lease_ms=60_000) as workers:
@@ -86,7 +90,9 @@ async def test_a_plain_function_is_disowned_and_not_started_twice(url: str, raw:
 
 
 async def test_five_deploys_in_a_row_bury_nothing(url: str, raw: Redis) -> None:
-    """Five shutdowns over one long plain job and one long async job: neither is a crash, neither is dead. user-needs 43."""
+    """Five shutdowns over one long plain job and one long async job: neither is a crash, neither is dead. user-needs
+    43.
+    """
     async with connect(url) as connector:
         jobs = Jobs(connector)
         with fleet(url, grace_ms=100, lease_ms=800) as workers:

@@ -54,7 +54,9 @@ async def _restart_as_they_die(workers: Fleet) -> None:
 
 
 async def test_other_jobs_keep_running_while_a_suspect_runs(url: str, raw: Redis) -> None:
-    """A suspect that runs for long holds up neither the innocent jobs of its queue nor the other queues of its process."""
+    """A suspect that runs for long holds up neither the innocent jobs of its queue nor the other queues of its
+    process.
+    """
     async with connect(url) as connector:
         jobs = Jobs(connector)
         suspects = [one.id for one in await jobs.enqueue_many("jobs", [{"sleep_ms": 20_000}] * 2)]

@@ -34,7 +34,9 @@ class Note:
 def read_notes(path: Path, what: str | None = None) -> list[Note]:
     """The notes so far, all or of one kind."""
     lines = path.read_text().splitlines() if path.exists() else []
-    found = [Note(kind, id, int(attempts), int(pid), float(at)) for kind, id, attempts, pid, at in map(str.split, lines)]
+    found = [
+        Note(kind, id, int(attempts), int(pid), float(at)) for kind, id, attempts, pid, at in map(str.split, lines)
+    ]
     return [note for note in found if what is None or note.what == what]
 
 
