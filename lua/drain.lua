@@ -1,25 +1,21 @@
 -- drain: deletes waiting jobs, flat ones and, where asked, scheduled ones, with rows and logs; lanes have lane_drain. A child
--- of a flow counts as dead. What is in hand and the repeats go on. Bounded: called again until it answers 0.
+-- of a flow counts as dead. What is in hand and the repeats go on: what a foreign client has put back while it is held or dead
+-- only leaves the set. Bounded: called again until it answers 0.
 -- KEYS[1] emq:{q}:
 -- KEYS[2] emq:{q}:pending
 -- KEYS[3...] emq:{q}:schedule  optional: drained too
--- returns the count of deleted jobs, at most 500 a call
+-- returns the count of jobs that were taken out, at most 500 a call
+-- include: now
 -- include: lane
 -- include: flow
 -- include: removing
-local p, left, found = KEYS[1], 500, {}
+local p, left, ids = KEYS[1], 500, {}
 for i = 2, #KEYS do
-  for _, id in ipairs(left > 0 and redis.call('ZRANGE', KEYS[i], 0, left - 1) or {}) do found[#found + 1] = id end
-  left = 500 - #found
+  local page = left > 0 and redis.call('ZRANGE', KEYS[i], 0, left - 1) or {}
+  for _, id in ipairs(page) do ids[#ids + 1] = id end
+  left = left - #page
 end
-local children, groups = {}, {}
-for i, id in ipairs(found) do
-  children[i], groups[i] = read_child(p, id), redis.call('HGET', p .. 'job:' .. id, 'group')
-  touch_removal(p, id, groups[i], children[i])
-end
+local found = read_removals(p, ids)
 
-for i, id in ipairs(found) do
-  remove_job(p, id, groups[i])
-  died(p, children[i], 'drained')
-end
-return #found
+remove_all(p, found, 'drained', {unpack(KEYS, 2)})
+return #ids

@@ -10,6 +10,7 @@
 -- returns 1
 -- include: lane
 local p, group, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
+if ARGV[3] ~= '' and not limit then return redis.error_reply('ERR lane limit must be a number') end
 touch_lane(p, group)
 if ARGV[3] == '' then redis.call('HDEL', KEYS[1], group) else redis.call('HSET', KEYS[1], group, ARGV[3]) end
 if limit and (tonumber(redis.call('HGET', KEYS[2], group)) or 0) >= limit then

@@ -15,13 +15,15 @@ local id, group, p = ARGV[1], ARGV[2], ARGV[3]
 local row = redis.call('HMGET', KEYS[1], 'state', 'group')
 if not row[1] and redis.call('EXISTS', KEYS[1]) == 0 then return -1 end
 local old = row[2]
-local from = old and lane_key(p, old) or p .. 'pending'
-local stands = redis.call('ZSCORE', from, id)
+-- A foreign reprocess leaves a grouped job in flat pending.
+local flat = redis.call('ZSCORE', p .. 'pending', id)
+local stands = old and redis.call('ZSCORE', lane_key(p, old), id)
 touch_lane(p, group)
 if old then touch_lane(p, old) end
-if not stands then return -2 end
-if old == group then return 0 end
-if old then leave_lane(p, old, id) else redis.call('ZREM', from, id) end
+if not flat and not stands then return -2 end
+if old == group and not flat then return 0 end
+if stands and old ~= group then leave_lane(p, old, id) end
+if flat then redis.call('ZREM', p .. 'pending', id) end
 redis.call('HSET', KEYS[1], 'group', group)
 redis.call('ZADD', KEYS[2], 0, id)
 offer(p, group)

@@ -1,10 +1,11 @@
 -- recount: repairs what a foreign worker leaves wrong about lanes (ours): slots that were never given back (its delay of a
 -- grouped job) or given back twice, ring entries that cannot be served or stand twice, and lanes that could be served but
--- are not on the ring. A lane is known by a job in hand, a counter or a limit. Bounded: a queue with more of them than the
--- limit is left alone.
+-- are not on the ring. A lane is known by a job in hand, a counter or a limit, or is told. Bounded: a queue with more of them
+-- than the limit is left alone.
 -- KEYS[1] emq:{q}:active
 -- ARGV[1] emq:{q}:
 -- ARGV[2] limit  ids in active, counters, limits and ring entries that one call may look at
+-- ARGV[3...] group  optional: lanes that nothing else may name
 -- returns the number of corrections, or -1 where the limit was passed
 -- include: lane
 local p, limit = ARGV[1], tonumber(ARGV[2])
@@ -22,6 +23,7 @@ local stored = {}
 local standing = redis.call('HGETALL', counters)
 for i = 1, #standing, 2 do stored[standing[i]], groups[standing[i]] = standing[i + 1], true end
 for _, group in ipairs(redis.call('HKEYS', limits)) do groups[group] = true end
+for i = 3, #ARGV do groups[ARGV[i]] = true end
 local entries, on_ring = redis.call('LRANGE', ring, 0, -1), {}
 for _, group in ipairs(entries) do groups[group] = true end
 touch_lanes(p, groups)

@@ -25,3 +25,32 @@ local function remove_job(p, id, group)
   for _, part in ipairs(PARTS) do names[#names + 1] = key .. ':' .. part end
   redis.call('UNLINK', unpack(names))
 end
+
+-- Many jobs that wait: {id, group, child, elsewhere}. `elsewhere`: a foreign client has put back what is held under a lease
+-- that runs, or dead.
+local function read_removals(p, ids, group)
+  local found, seen, now = {}, {}, now_ms()
+  for _, id in ipairs(ids) do
+    if not seen[id] then
+      seen[id] = true
+      local lease, row = tonumber(redis.call('ZSCORE', p .. 'active', id)), redis.call('HMGET', p .. 'job:' .. id, 'state', 'group')
+      local job = {id = id, group = group or row[2], child = read_child(p, id)}
+      job.elsewhere = lease and lease > now or (row[1] == 'dead' and redis.call('ZSCORE', p .. 'dead', id))
+      touch_removal(p, id, job.group, job.child)
+      found[#found + 1] = job
+    end
+  end
+  return found
+end
+
+-- Deletes them, flow children as deaths; what is elsewhere too only leaves `sets`.
+local function remove_all(p, found, reason, sets)
+  for _, job in ipairs(found) do
+    if job.elsewhere then
+      for _, key in ipairs(sets) do redis.call('ZREM', key, job.id) end
+    else
+      remove_job(p, job.id, job.group)
+      died(p, job.child, reason)
+    end
+  end
+end

@@ -1,0 +1,47 @@
+-- obliterate: deletes a paused queue piece by piece; called again until it answers 0. A child of a flow counts as dead. Jobs are
+-- found by the sets, and by the lanes that the ring, a pause, a limit, a counter or a weight names; ids that nothing names are
+-- passed on by the host. Reports to parents in other queues stay in the outbox, to be delivered.
+-- KEYS[1] emq:{q}:meta
+-- KEYS[2] emq:{q}:
+-- ARGV[1] force  `force`: jobs in hand too; '' none
+-- ARGV[2] budget  at most so many ids and names in this call
+-- ARGV[3...] keep, id  optional: `keep` leaves the queue's pause standing; then ids of rows that no set names
+-- returns 0 done | 1 more | EMQSTATE
+-- include: chunks
+-- include: lane
+-- include: flow
+-- include: obliterating
+local p, left = KEYS[2], tonumber(ARGV[2])
+if not left or left < 1 then return redis.error_reply('ERR obliterate budget must be a number above 0') end
+if redis.call('HEXISTS', KEYS[1], 'paused') == 0 then return redis.error_reply('EMQSTATE not paused') end
+if redis.call('ZCARD', p .. 'active') > 0 and ARGV[1] ~= 'force' then
+  return redis.error_reply('EMQSTATE active jobs present')
+end
+
+-- Jobs in hand come first: a lane that is reached has none of them any more, so its counter can go with it.
+local work = new_work(p, left)
+for i = 4, #ARGV do find(work, ARGV[i]) end
+for _, name in ipairs({'active', 'pending', 'schedule', 'dead'}) do find_set(work, name) end
+find_lanes(work, 'LRANGE', 'ring')
+find_lanes(work, 'SRANDMEMBER', 'paused')
+for _, name in ipairs({'glimit', 'gactive', 'gweight'}) do find_lanes(work, 'HRANDFIELD', name) end
+local repeats = work.left > 0 and redis.call('ZRANGE', p .. 'repeat', 0, work.left - 1) or {}
+local records = {}
+for i, name in ipairs(repeats) do
+  records[i] = p .. 'repeat:' .. name
+  redis.call('HLEN', records[i])
+end
+read_found(work)
+local rest = {}
+for i, name in ipairs({'ring', 'paused', 'glimit', 'gactive', 'gweight', 'repeat', 'wake', 'ready', 'limiter',
+  'metrics:completed', 'metrics:failed', 'flow:outbox:malformed'}) do rest[i] = p .. name end
+redis.call('EXISTS', unpack(rest))
+
+delete_lanes(work)
+delete_jobs(work)
+in_chunks(records, function(...) redis.call('UNLINK', ...) end)
+call_chunked('ZREM', p .. 'repeat', repeats)
+if #work.ids + #work.lanes + #repeats > 0 then return 1 end
+redis.call('UNLINK', unpack(rest))
+if ARGV[3] ~= 'keep' then redis.call('UNLINK', KEYS[1]) end
+return 0
