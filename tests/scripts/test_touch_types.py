@@ -16,7 +16,7 @@ from tests.support.keyspace import Value
 from tests.support.plain import Plain, Queue, State, job, row
 
 # A set where the protocol has none, a list where it has one.
-WRONG: dict[str, Value] = dict.fromkeys(NAMES, {"wrong"}) | {"paused": ["wrong"]}
+WRONG: dict[str, Value] = {name: {"wrong"} if name != "paused" else ["wrong"] for name in NAMES}
 
 ALL_CASES: dict[str, tuple[State, Verb]] = CASES | {
     "add_log": (
