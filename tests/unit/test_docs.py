@@ -25,13 +25,25 @@ REWRITE = "python -m tests.unit.test_docs"
 
 SLOT = re.compile(r"^-- (KEYS|ARGV)\[\d+(\.\.\.)?\]\s+(.*)$")
 INCLUDE = re.compile(r"^-- include: ")
+CONTINUED = "--   "
 RETURNS = "-- returns "
 OURS = "(ours"
 
 
+def joined(lines: Iterable[str]) -> list[str]:
+    """The lines with those that begin further right put behind the one that they go on."""
+    found: list[str] = []
+    for line in lines:
+        if line.startswith(CONTINUED) and found:
+            found[-1] += f" {line.removeprefix('--').strip()}"
+        else:
+            found.append(line)
+    return found
+
+
 def header(script: Script) -> list[str]:
-    """The lines of a script's contract: all comments from its first line to what comes behind the last `returns`."""
-    lines = script.source.splitlines()
+    """The lines of a contract, from the first to the last `returns`, each with those that go on further right."""
+    lines = joined(line for line in script.source.splitlines() if line.startswith("--"))
     last = max(i for i, line in enumerate(lines) if line.startswith(RETURNS))
     return lines[: last + 1]
 
@@ -58,7 +70,7 @@ def cell(texts: Iterable[str]) -> str:
 
 def slots(script: Script, table: str) -> list[str]:
     """The keys or arguments as the header has them: a name in code, `…` where any number may follow, its meaning."""
-    found = []
+    found: list[str] = []
     for line in header(script):
         match = SLOT.match(line)
         if match is None or match[1] != table:
