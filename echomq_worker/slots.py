@@ -3,14 +3,16 @@
 Source: design section 4 (no task, timer or context per job: what a job costs here is one turn of a loop). A runner is
 made when work waits and none is idle; one that arrives calls the next while work waits, so that a burst of jobs that
 never suspend is worked off by the runner that got there first, and a burst of jobs that do is spread over all.
+Runners are tasks of their own: a handler that does not let itself be cancelled is left behind, and keeps no process.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from typing import Never
 
 import anyio
 from anyio.abc import TaskGroup
@@ -23,6 +25,8 @@ from echomq_worker.job import Job
 # Runners whose jobs never suspend give the event loop a turn after so long, all of them together.
 TURN_MS = 5.0
 _CALLED_AT_ONCE = 2
+# What a cancelled runner gets to end before it is left behind.
+_LEAVE_S = 0.5
 
 
 class SlotLost(EchoMQError):
@@ -30,19 +34,25 @@ class SlotLost(EchoMQError):
 
 
 class Slots:
-    """`size` slots. `start` fills them; `on_end(job, outcome)` is called as each job ends, when its slot is free."""
+    """`size` slots. `start` fills them; `on_end(job, outcome)` is called as each job ends, when its slot is free.
+
+    What ends a runner ends the task group `tasks`; the end of the task group ends the runners.
+    """
 
     __slots__ = (
         "_called",
         "_clock",
+        "_closing",
+        "_context",
         "_execute",
+        "_failed",
         "_idle",
         "_in_turn",
         "_jobs",
         "_made",
         "_name",
         "_on_end",
-        "_tasks",
+        "_runners",
         "_turn_ends_ms",
         "running",
         "size",
@@ -61,7 +71,6 @@ class Slots:
         self.size = size
         # By claim, not by id: a job whose lease was lost may be claimed again while its handler still ends.
         self.running: set[Job] = set()
-        self._tasks = tasks
         self._name = name
         self._clock = clock
         self._execute = execute
@@ -72,6 +81,12 @@ class Slots:
         self._called = 0
         self._in_turn = False
         self._turn_ends_ms = 0.0
+        self._runners: set[asyncio.Task[None]] = set()
+        self._failed: asyncio.Future[Never] = asyncio.get_running_loop().create_future()
+        self._closing = False
+        # That of the making, not of the job whose runner calls the next one.
+        self._context = copy_context()
+        tasks.start_soon(self._own, name=name)
 
     @property
     def free(self) -> int:
@@ -106,15 +121,42 @@ class Slots:
                 waiter.set_result(None)
             elif self._made < self.size:
                 self._made += 1
-                self._tasks.start_soon(self._run, name=f"{self._name}/{self._made}")
+                self._make()
             else:
                 return
             self._called += 1
 
+    def _make(self) -> None:
+        task = asyncio.get_running_loop().create_task(
+            self._run(), name=f"{self._name}/{self._made}", context=self._context.copy()
+        )
+        self._runners.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, runner: asyncio.Task[None]) -> None:
+        self._runners.discard(runner)
+        if self._closing or self._failed.done():
+            return
+        # A handler that cancelled its own task would leave a slot, and a lease, behind for ever.
+        lost = SlotLost(f"{runner.get_name()}: its handler cancelled the task that it runs in")
+        self._failed.set_exception(lost if runner.cancelled() else runner.exception() or lost)
+
+    async def _own(self) -> None:
+        """Raise what a runner has raised; at the end cancel the runners, and leave behind what does not end."""
+        try:
+            await self._failed
+        finally:
+            self._closing = True
+            for runner in self._runners:
+                runner.cancel()
+            if self._runners:
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait(self._runners, timeout=_LEAVE_S)
+
     async def _run(self) -> None:
         jobs, running, clock = self._jobs, self.running, self._clock
         loop, runner = asyncio.get_running_loop(), asyncio.current_task()
-        while True:
+        while not self._closing:
             self._called -= 1
             while jobs:
                 if not self._in_turn:
@@ -128,19 +170,13 @@ class Slots:
                 running.add(job)
                 if jobs:
                     self._call()
-                try:
-                    outcome = await self._execute(job, runner)
-                except asyncio.CancelledError:
-                    if anyio.current_effective_deadline() > -math.inf:
-                        # Nobody cancelled the slots: a handler that cancelled its own task would leave one of them,
-                        # and a lease, behind for ever.
-                        raise SlotLost(f"handler of {job.queue}: it cancelled the task that it runs in") from None
-                    raise
+                outcome = await self._execute(job, runner)
                 running.discard(job)
                 self._on_end(job, outcome)
-            waiter = loop.create_future()
-            self._idle.append(waiter)
-            await waiter
+            if not self._closing:
+                waiter = loop.create_future()
+                self._idle.append(waiter)
+                await waiter
 
     def _end_turn(self) -> None:
         self._in_turn = False

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
@@ -228,3 +230,52 @@ async def test_whoever_cancels_the_slots_is_not_told_of_a_lost_one() -> None:
             await wait_until(lambda: work.now == 1, "it runs")
             outer.cancel()
     assert outer.cancelled_caught
+
+
+async def test_a_handler_that_does_not_let_itself_be_cancelled_is_left_behind() -> None:
+    """The end of the task group waits half a second for it, and for the others as long as they need."""
+    gate, said = asyncio.Event(), list[str]()
+
+    async def execute(job: Job, runner: asyncio.Task[Any] | None = None, /) -> Outcome:
+        while not gate.is_set():
+            try:
+                await gate.wait()
+            except asyncio.CancelledError:
+                said.append("no")
+        return Complete()
+
+    started = time.monotonic()
+    async with anyio.create_task_group() as tasks:
+        made = Slots(2, tasks=tasks, name="slot", clock=ManualClock(), execute=execute, on_end=Work().end)
+        made.start(jobs(1))
+        await wait_until(lambda: made.running, "it runs")
+        tasks.cancel_scope.cancel()
+    assert 0.4 < time.monotonic() - started < 2
+    assert said == ["no"], "it is asked once, not in every turn"
+    (left,) = made._runners
+    gate.set()
+    await asyncio.wait_for(left, 1)
+
+
+async def test_a_runner_has_the_context_of_the_consumer_not_of_the_job_that_called_it() -> None:
+    """What a handler leaves in its context does not reach another slot."""
+    seen, variable = list[str](), ContextVar("variable", default="clean")
+
+    def body(job: Job) -> None:
+        seen.append(variable.get())
+        variable.set("dirty")
+
+    work = Work(body)
+    gate = asyncio.Event()
+
+    async def execute(job: Job, runner: asyncio.Task[Any] | None = None, /) -> Outcome:
+        await work.execute(job, runner)
+        await gate.wait()
+        return Complete()
+
+    async with anyio.create_task_group() as tasks:
+        made = Slots(5, tasks=tasks, name="slot", clock=ManualClock(), execute=execute, on_end=work.end)
+        made.start(jobs(5))
+        await wait_until(lambda: len(seen) == 5, "all run")
+        tasks.cancel_scope.cancel()
+    assert seen == ["clean"] * 5
