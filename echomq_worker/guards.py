@@ -6,6 +6,8 @@ there.
 
 from __future__ import annotations
 
+import json
+
 from echomq_worker.errors import InvalidArgument
 
 _SHOWN_CHARACTERS = 40
@@ -42,3 +44,21 @@ def decimal(value: int) -> str:
     """An integer as the wire has it, also beyond the digits that `str` converts."""
     limit = 4_000
     return str(value) if value.bit_length() < limit else "inf" if value > 0 else "-inf"
+
+
+def utf8(what: str, text: str) -> bytes:
+    """A text as the wire has it; InvalidArgument, naming `what`, for one that UTF-8 cannot carry."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{what}: expected text that UTF-8 can carry, got a lone surrogate") from None
+
+
+def progress_text(value: object) -> bytes:
+    """A job's progress as its row has it: a text as it is, anything else as JSON; InvalidArgument where it has none."""
+    if isinstance(value, str):
+        return utf8("progress", value)
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidArgument(f"progress: expected a text or a JSON value, got {type(value).__name__}") from None

@@ -5,30 +5,32 @@ Source: design.md section 2 (the members), protocol section 4 (`progress`, `add_
 when it is asked for, and what all jobs of a consumer share is one object, `JobContext`.
 
 For the loops: make one `JobContext` per consumer; `Job(context, id, payload, attempts, failures, group, held)` per
-claimed job; `cancel(job, reason)` to end the handler of a job in hand (on the event loop's thread only).
+claimed job; `cancel(job, reason)` to end the handler of a job in hand, `ask(job, why)` to tell it that somebody asked for
+its end (both on the event loop's thread only).
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Coroutine
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from echomq_worker.connector import Wire
 from echomq_worker.errors import ConfigError, InvalidArgument, Stale, shown
+from echomq_worker.guards import progress_text, utf8
 from echomq_worker.identity import minted_at_ms
 from echomq_worker.keyspace import Keys
 from echomq_worker.script import evaluate
 
 T = TypeVar("T")
 
-Reason = Literal["timeout", "shutdown", "lease lost"]
+Reason = Literal["cancelled", "timeout", "shutdown", "lease lost"]
+CANCELLED: Reason = "cancelled"
 TIMEOUT: Reason = "timeout"
 SHUTDOWN: Reason = "shutdown"
 LEASE_LOST: Reason = "lease lost"
 # A later reason replaces an earlier one only where it is the stronger one.
-_STRENGTH: dict[Reason, int] = {TIMEOUT: 0, SHUTDOWN: 1, LEASE_LOST: 2}
+_STRENGTH: dict[Reason, int] = {CANCELLED: 0, TIMEOUT: 1, SHUTDOWN: 2, LEASE_LOST: 3}
 
 LOGS_KEEP = 1_000
 # Doubles, which scripts count in, are exact up to here.
@@ -42,14 +44,31 @@ class JobCancelled(asyncio.CancelledError):
     """
 
 
-class Cancellation:
-    """That a job was asked to end: `reason`, and `sent`, how often its task was cancelled for it."""
+class Cancellable(Protocol):
+    """The part of a task that ends a handler."""
 
-    __slots__ = ("reason", "sent")
+    def cancel(self) -> bool:
+        """Cancel it; False when it has ended."""
+        ...
+
+
+class Cancellation:
+    """That a job was asked to end: `reason`, and `sent`, how often its task was cancelled for it.
+
+    `asked` is the reason of a request, None where nobody asked: it stays when a stronger reason comes.
+    """
+
+    __slots__ = ("asked", "reason", "sent")
 
     def __init__(self, reason: Reason) -> None:
         self.reason: Reason = reason
+        self.asked: str | None = None
         self.sent = 0
+
+    @property
+    def text(self) -> str:
+        """The reason in words: of a request what its row will say when it is dead."""
+        return cancelled(self.asked or "") if self.reason == CANCELLED else self.reason
 
 
 class JobContext:
@@ -75,7 +94,7 @@ class Job:
 
     `id` (branded), `payload` (bytes as they were enqueued), `attempts` (claims of it, this one included; the fencing
     token), `failures` (failed runs before this one), `group` (its lane or None). `held` is `token:random` of the claim.
-    The rest of the attributes belongs to the worker: `runner` (the task that runs the handler, None in a thread),
+    The rest of the attributes belongs to the worker: `runner` (what cancels the handler, None in a thread),
     `cancellation`, `exception` (what the handler raised, for the log line), `batch` (the leases it is kept with).
     """
 
@@ -116,7 +135,7 @@ class Job:
         self.held = held
         self.batch: Any = None
         self.flow_child = False
-        self.runner: asyncio.Task[Any] | None = None
+        self.runner: Cancellable | None = None
         self.cancellation: Cancellation | None = None
         self.exception: BaseException | None = None
         self.started_ms = 0.0
@@ -162,18 +181,18 @@ class Job:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the job was asked to end: its time is up, the worker stops, or its lease is lost."""
+        """Whether the job was asked to end: by a request, its time is up, the worker stops, or its lease is lost."""
         return self.cancellation is not None
 
     @property
-    def cancel_reason(self) -> Reason | None:
-        """Why: `timeout`, `shutdown` or `lease lost`; None while the job may go on."""
-        return None if self.cancellation is None else self.cancellation.reason
+    def cancel_reason(self) -> str | None:
+        """Why: `cancelled: <the request's reason>`, `timeout`, `shutdown` or `lease lost`; None while it may go on."""
+        return None if self.cancellation is None else self.cancellation.text
 
     def check_cancelled(self) -> None:
         """Raises JobCancelled when the job was asked to end: for plain functions, and loops that never await."""
         if self.cancellation is not None:
-            raise JobCancelled(self.cancellation.reason)
+            raise JobCancelled(self.cancellation.text)
 
     @property
     def blocking(self) -> BlockingJob:
@@ -187,7 +206,7 @@ class Job:
         Source: protocol section 4, `update_progress` and `progress`.
         """
         keys = self.context.keys
-        argv = [_progress_text(value), self.id, keys.base]
+        argv = [progress_text(value), self.id, keys.base]
         reply = await evaluate(self.context.wire, "update_progress", [keys.job(self.id)], argv)
         return bool(reply == 1)
 
@@ -201,7 +220,7 @@ class Job:
         if not isinstance(line, str):
             raise InvalidArgument(f"log line of job {self.id}: expected str, got {type(line).__name__}")
         keys, keep = self.context.keys, self.context.logs_keep
-        argv = [_utf8("log line", line), "" if keep is None else keep]
+        argv = [utf8("log line", line), "" if keep is None else keep]
         reply = await evaluate(self.context.wire, "add_log", [keys.job(self.id), keys.logs(self.id)], argv)
         return bool(reply != -1)
 
@@ -258,8 +277,8 @@ class BlockingJob:
 def cancel(job: Job, reason: Reason) -> bool:
     """Ask a job in hand to end: it is marked, and the task of an async handler is cancelled.
 
-    A stronger reason (timeout, shutdown, lease lost: in this order) replaces a weaker one and cancels once more; any
-    other second call does nothing. True when something was done. On the event loop's thread only.
+    A stronger reason (a request, timeout, shutdown, lease lost: in this order) replaces a weaker one and cancels once
+    more; any other second call does nothing. True when something was done. On the event loop's thread only.
     """
     mark = job.cancellation
     if mark is None:
@@ -268,26 +287,35 @@ def cancel(job: Job, reason: Reason) -> bool:
         mark.reason = reason
     else:
         return False
-    if job.runner is not None and job.runner.cancel():
-        mark.sent += 1
+    _interrupt(job, mark)
     return True
 
 
-def _progress_text(value: object) -> bytes:
-    if isinstance(value, str):
-        return _utf8("progress", value)
-    try:
-        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError, RecursionError):
-        raise InvalidArgument(f"progress: expected a text or a JSON value, got {type(value).__name__}") from None
+def ask(job: Job, why: str, *, interrupt: bool) -> bool:
+    """Tell a job in hand that somebody asked for its end: it is marked; with `interrupt` its task is cancelled.
+
+    True the first time. A job that is to end for a stronger reason keeps that one. On the event loop's thread only.
+    """
+    mark = job.cancellation
+    if mark is None:
+        mark = job.cancellation = Cancellation(CANCELLED)
+    elif mark.asked is not None:
+        return False
+    mark.asked = why
+    if interrupt and mark.reason == CANCELLED:
+        _interrupt(job, mark)
+    return True
+
+
+def cancelled(why: str) -> str:
+    """What the row of a job says that is dead because somebody asked for its end."""
+    return f"{CANCELLED}: {why}"
+
+
+def _interrupt(job: Job, mark: Cancellation) -> None:
+    if job.runner is not None and job.runner.cancel():
+        mark.sent += 1
 
 
 def _is_positive(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _LARGEST_MS
-
-
-def _utf8(what: str, text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise InvalidArgument(f"{what}: expected text that UTF-8 can carry, got a lone surrogate") from None

@@ -21,6 +21,7 @@ from echomq_worker.errors import InvalidArgument
 from echomq_worker.guards import decimal, integer, token_text
 from echomq_worker.identity import Mint, check_id, default_mint
 from echomq_worker.keyspace import Keys
+from echomq_worker.operate import Operator
 from echomq_worker.rows import Claimed, Counts, JobView, Receipt, State, Totals
 from echomq_worker.script import Call, evaluate, evaluate_many
 
@@ -55,10 +56,11 @@ class New:
     expires_at_ms: int | None = None
 
 
-class Jobs:
+class Jobs(Operator):
     """The verbs of jobs over any wire: a connector, or a pool. `mint` makes the ids that the caller does not give.
 
-    A payload is bytes as they are, text (UTF-8), a pydantic model or anything that JSON can hold.
+    What an operator does to one job is in `operate`. A payload is bytes as they are, text (UTF-8), a pydantic model or
+    anything that JSON can hold.
     """
 
     __slots__ = ("_mint", "_wire")

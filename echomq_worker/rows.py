@@ -116,6 +116,12 @@ def checked(replies: Sequence[Any]) -> Sequence[Any]:
     return replies
 
 
+async def now_ms(wire: Wire) -> int:
+    """The server's clock, ms since 1970."""
+    seconds, micros = await wire.call("TIME")
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
 async def browse(wire: Wire, key: str, keys: Keys, *, limit: int, offset: int) -> list[JobView]:
     """The rows of a sorted set's members from its end: the newest mint first where all scores are equal."""
     flat = await wire.call("ZRANGE", key, offset, offset + limit - 1, "REV", "WITHSCORES")
@@ -129,26 +135,23 @@ async def get(wire: Wire, keys: Keys, id: str) -> JobView | None:
     return None if view.state == "gone" else view
 
 
-async def counts(wire: Wire, keys: Keys) -> Counts:
-    """How many jobs stand where, in two round trips.
+async def groups(wire: Wire, keys: Keys) -> list[str]:
+    """The lanes that can be named: on the ring, or kept off it by a pause or a limit, or with a counter or a weight."""
+    names = (keys.glimit, keys.gactive, keys.gweight)
+    commands = [("LRANGE", keys.ring, 0, -1), ("SMEMBERS", keys.paused), *(("HKEYS", name) for name in names)]
+    lists = checked(await wire.pipeline(commands))
+    return sorted({group.decode("utf-8", "replace") for found in lists for group in found})
 
-    Lanes are found where one with members can be named: on the ring, or kept off it by a pause or a limit.
-    """
+
+async def counts(wire: Wire, keys: Keys) -> Counts:
+    """How many jobs stand where, in three round trips. A lane that nothing names is not counted: the audit finds it."""
     sets = (keys.pending, keys.active, keys.schedule, keys.dead, keys.repeat)
-    pending, active, scheduled, dead, repeats, paused, ring, paused_groups, limited = checked(
-        await wire.pipeline(
-            [
-                *(("ZCARD", key) for key in sets),
-                ("HEXISTS", keys.meta, "paused"),
-                ("LRANGE", keys.ring, 0, -1),
-                ("SMEMBERS", keys.paused),
-                ("HKEYS", keys.glimit),
-            ]
-        )
+    pending, active, scheduled, dead, repeats, paused = checked(
+        await wire.pipeline([*(("ZCARD", key) for key in sets), ("HEXISTS", keys.meta, "paused")])
     )
-    groups = sorted({group.decode("utf-8", "replace") for group in (*ring, *paused_groups, *limited)})
-    depths = checked(await wire.pipeline([("ZCARD", f"{keys.base}g:{group}:pending") for group in groups]))
-    lanes = {group: depth for group, depth in zip(groups, depths, strict=True) if depth}
+    named = await groups(wire, keys)
+    depths = checked(await wire.pipeline([("ZCARD", f"{keys.base}g:{group}:pending") for group in named]))
+    lanes = {group: depth for group, depth in zip(named, depths, strict=True) if depth}
     return Counts(pending, active, scheduled, dead, repeats, bool(paused), lanes)
 
 
