@@ -146,8 +146,11 @@ class Consumer:
         while not self._stopping:
             try:
                 beat = await self.beat()
+                asked = beat.swept is not None or beat.claimed is not None
+                if asked:
+                    self._degraded.worked()
                 await self._rest_after(beat)
-                if beat.swept is not None or beat.claimed is not None:
+                if asked:
                     # The rest is a leg too: one that fails each time is an outage, not one per beat.
                     self._degraded.good()
             except (WireError, ServerError) as error:

@@ -53,11 +53,12 @@ class Outage:
 class Degraded:
     """The streak of one loop's degraded beats, and what it costs to go on."""
 
-    __slots__ = ("_outage", "_policy", "_script_errors", "name", "streak")
+    __slots__ = ("_failing", "_outage", "_policy", "_script_errors", "name", "streak")
 
     def __init__(self, name: str, *, outage: Outage, beat_ms: int) -> None:
         self.name = name
         self.streak = 0
+        self._failing = False
         self._outage = outage
         self._policy = Exponential(beat_ms, max(CAP_MS, beat_ms))
         self._script_errors = 0
@@ -68,12 +69,18 @@ class Degraded:
         if self._script_errors >= SCRIPT_ERRORS:
             raise error
         self.streak += 1
+        self._failing = True
         self._outage.enter(self.name, error)
         return delay_ms(self._policy, self.streak)
 
+    def worked(self) -> None:
+        """The legs that serve the queue went through: the curve starts anew, whatever becomes of the rest."""
+        self.streak = 0
+
     def good(self) -> None:
-        """A beat went through: the curve starts anew."""
-        if self.streak:
+        """A whole beat went through, the rest as well: the outage is over."""
+        if self._failing:
             self.streak = 0
+            self._failing = False
             self._script_errors = 0
             self._outage.leave(self.name)

@@ -97,6 +97,7 @@ class Metronome:
             try:
                 if self._clock.monotonic_ms() >= self._next_beat_ms:
                     await self.beat()
+                    self._degraded.worked()
                 await self._listen()
                 self._degraded.good()
             except (WireError, ServerError) as error:
