@@ -57,17 +57,20 @@ def _lane(number: int) -> str | None:
     return GROUP if number % 2 else None
 
 
-@pytest.mark.parametrize(("how", "seconds"), [("stop", 5), ("kill", 2), ("freeze", 5)])
+@pytest.mark.parametrize(
+    ("how", "seconds", "lease_ms"), [("stop", 5, 2_000), ("kill", 2, 30_000), ("freeze", 5, 30_000)]
+)
 async def test_the_worker_goes_on_by_itself_when_the_server_is_back(
-    own_server: OwnServer, how: str, seconds: float
+    own_server: OwnServer, how: str, seconds: float, lease_ms: int
 ) -> None:
-    """Stopped for 5 s and started again with its append-only file, killed, or frozen: the process is the same, one line
-    for the start and one for the end, every job runs once and is counted, those that ran or ended meanwhile included.
+    """Stopped for 5 s and started again with its append-only file, also when leases have run out by then; killed;
+    frozen: the process is the same, one line for the start and one for the end, every job runs once and is counted,
+    those that ran or ended meanwhile included.
 
     user-needs 2, 4, 13, 45.
     """
     server = own_server(append_only=True)
-    with fleet(server.url, lease_ms=30_000, command_timeout_ms=1_000) as workers:
+    with fleet(server.url, lease_ms=lease_ms, command_timeout_ms=1_000) as workers:
         worker = workers.start("--queue", "jobs", concurrency=20)
         await worker.saw("worker started")
         ids = await _backlog(server.url, workers)
