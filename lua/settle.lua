@@ -31,7 +31,7 @@ for n, i in ipairs(at) do
   end
   rows[n], keys[n], groups[n] = row, key, group
   if row[DEDUP] or row[PARENT] then
-    kin[n] = child_of(ARGV[i + 1], {row[DEDUP], row[PARENT], row[PARENT + 1], row[PARENT + 2]})
+    kin[n] = row[PARENT] and read_child(p, ARGV[i + 1]) or child_of(ARGV[i + 1], {row[DEDUP]})
     touch_ended(p, kin[n])
   end
   marks[3 * n - 2], marks[3 * n - 1], marks[3 * n] = key .. ':logs', key .. ':lock', key .. ':dependencies'

@@ -5,8 +5,7 @@ local CANCEL, DEDUP, PARENT = 7, 8, 9
 local LENGTH = {c = 4, v = 5, r = 7, d = 6}
 
 local function read_row(key)
-  return redis.call('HMGET', key, 'attempts', 'held', 'settled', 'state', 'failures', 'group', 'cancel', 'dedup', 'parent',
-    'parent_queue', 'parent_policy')
+  return redis.call('HMGET', key, 'attempts', 'held', 'settled', 'state', 'failures', 'group', 'cancel', 'dedup', 'parent')
 end
 
 local function number(text)
