@@ -18,15 +18,8 @@ For the consumer, in a long-lived runner task:
 - No task, timer or log line per job that an option does not ask for; `timeout_ms` costs one timer at a time
   for all of them.
 
-What a handler's end means:
-
-- it returns: Complete. It raises Retry, Delay, Reject: what they say. No payload, or one that cannot be read: Bury.
-- an exception of `no_retry` (also inside an exception group): Bury. Any other, SystemExit included (a handler does not
-  end the worker): RetryLater. A group of one counts as that one.
-- a cancellation that nobody asked for, such as that of a task which the handler awaited: RetryLater.
-- its time was up and the cancellation came through: RetryLater, `timeout after N ms`, whatever `no_retry` says. A plain
-  function is only told (`job.cancelled`).
-- KeyboardInterrupt on the event loop's thread passes.
+What a handler's end means is said in `outcome`. KeyboardInterrupt on the event loop's thread passes. A plain function
+is only told that its time is up (`job.cancelled`).
 
 Variables of `contextvars` that a handler sets do not reach the next job: the first job that leaves one behind is
 noticed, and from then on every job of that handler runs in a copy of the context as it was before.
@@ -39,44 +32,13 @@ import inspect
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, copy_context
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
-from echomq_worker.backoff import delay_ms
-from echomq_worker.handlers import Bound, Limits, PayloadRefused
-from echomq_worker.job import LEASE_LOST, SHUTDOWN, TIMEOUT, Job, JobCancelled, Reason, cancel
+from echomq_worker.handlers import Bound, Limits
+from echomq_worker.job import LEASE_LOST, TIMEOUT, Job, JobCancelled, cancel
+from echomq_worker.outcome import COMPLETE, Abandoned, Judge, Outcome, not_started, passes, take_off
 from echomq_worker.threads import Raised, Threads
-from echomq_worker.verdict import (
-    Bury,
-    Complete,
-    Delay,
-    DelayTo,
-    Reject,
-    Retry,
-    RetryLater,
-    Verdict,
-    describe,
-)
-
-# For what cannot even be asked how long to wait.
-_ODD_DELAY_MS = 1_000
-
-NO_PAYLOAD = "no payload: the row is gone, or was made anew without one"
-
-
-@dataclass(frozen=True, slots=True)
-class Abandoned:
-    """The handler has ended and nothing is to be settled: the lease is lost, or the worker stops and the job is to be
-    released. `reason` is LEASE_LOST or SHUTDOWN.
-    """
-
-    reason: Reason
-
-
-Outcome: TypeAlias = Verdict | Abandoned
-
-_COMPLETE = Complete()
 
 
 class Execute(Protocol):
@@ -109,10 +71,9 @@ class Executor:
         self._run: Execute = self._on_loop if handler.is_async else self._in_thread
         self.execute: Execute = self._run if self.limits.timeout_ms is None else self._timed
         self._call = handler.caller(state)
-        self._no_retry = handler.options.no_retry
+        self._judge = Judge(self.limits, handler.options.no_retry, draw=draw, result=result)
+        self._plain = result is None
         self._announce = announce
-        self._draw = draw
-        self._result = result
         self._watched = True
         self._deadlines = _Deadlines(self.limits.timeout_ms or 0)
         self._threads: Threads[Job] = Threads(self.limits.concurrency, name=f"echomq:{handler.options.queue}")
@@ -138,7 +99,7 @@ class Executor:
         """The handler on the event loop; `begun` is what a plain function gave to await."""
         # An empty payload is looked at twice: it may be none.
         if job.cancelled or (not job.payload and job.hollow):
-            return _not_started(job)
+            return not_started(job)
         # Once per job: `_apart` and `_in_thread` announce in the context that the handler gets there.
         if self._announce is not None and self._watched and begun is None:
             self._announce(job)
@@ -146,16 +107,18 @@ class Executor:
         job.runner = runner = runner or _current_task()
         try:
             value = await (begun or self._call(job))
-            outcome: Outcome = _COMPLETE if self._result is None else self._returned(job, value)
+            outcome: Outcome = COMPLETE if self._plain else self._judge.returned(job, value)
         except BaseException as exc:
-            if _passes(job, exc, runner):
+            if passes(exc, runner, sent=_sent(job)):
                 raise
-            outcome = self._raised(job, exc)
+            outcome = self._judge.raised(job, exc)
             cancelled = exc if isinstance(exc, asyncio.CancelledError) else None
         finally:
             job.runner = None
         if job.cancellation is not None or runner.cancelling():
-            outcome = await _after_cancellation(job, runner, outcome, cancelled)
+            await take_off(runner, _sent(job), cancelled)
+            if _lost(job):
+                outcome = Abandoned(LEASE_LOST)
         if self._watched and _differs(copy_context(), before):
             self._watched = False
             self._call = partial(_apart, before, self._announce, self._call)
@@ -164,7 +127,7 @@ class Executor:
     async def _in_thread(self, job: Job, runner: asyncio.Task[Any] | None = None, /) -> Outcome:
         """The handler in a thread. A mark does not end the wait for it."""
         if job.cancelled or job.hollow:
-            return _not_started(job)
+            return not_started(job)
         context = copy_context()
         if self._announce is not None:
             context.run(self._announce, job)
@@ -181,52 +144,12 @@ class Executor:
     def _ended(self, job: Job, value: object) -> Outcome:
         """What a plain function's end means."""
         if isinstance(value, Raised):
-            return self._raised(job, value.exception)
+            return self._judge.raised(job, value.exception)
         mark = job.cancellation
         if mark is not None and inspect.iscoroutine(value):
             value.close()
-            return self._raised(job, JobCancelled(mark.reason))
-        return Abandoned(LEASE_LOST) if mark is not None and mark.reason == LEASE_LOST else self._returned(job, value)
-
-    def _returned(self, job: Job, value: object) -> Outcome:
-        if self._result is None:
-            return _COMPLETE
-        try:
-            return Complete(self._result(value))
-        except Exception as exc:  # noqa: BLE001 - what the handler returned has no form: its failure
-            return self._raised(job, exc)
-
-    def _raised(self, job: Job, exc: BaseException) -> Outcome:
-        mark, leaf = job.cancellation, _sole(exc)
-        if mark is not None:
-            steers = isinstance(leaf, (Retry, Delay, Reject))
-            if mark.reason == LEASE_LOST or (mark.reason == SHUTDOWN and not steers):
-                return Abandoned(mark.reason)
-        job.exception = exc
-        if mark is not None and mark.reason == TIMEOUT and isinstance(leaf, asyncio.CancelledError):
-            return RetryLater(self._delay_ms(job), f"timeout after {self.limits.timeout_ms} ms")
-        try:
-            return self._verdict(job, leaf)
-        except Exception:  # noqa: BLE001 - a subclass of Retry that never called ours, a class that cannot be asked
-            return RetryLater(_ODD_DELAY_MS, describe(exc))
-
-    def _verdict(self, job: Job, exc: BaseException) -> Verdict:
-        match exc:
-            case Retry():
-                return RetryLater(self._delay_ms(job) if exc.delay_ms is None else exc.delay_ms, _reason(exc))
-            case Delay():
-                return DelayTo("in", exc.ms or 0) if exc.at_ms is None else DelayTo("at", exc.at_ms)
-            case Reject():
-                return Bury(_reason(exc))
-            case PayloadRefused():
-                return Bury(describe(exc.__cause__ or exc))
-        if self._no_retry and _holds(exc, self._no_retry):
-            return Bury(describe(exc))
-        return RetryLater(self._delay_ms(job), describe(exc))
-
-    def _delay_ms(self, job: Job) -> int:
-        retry = self.limits.retry
-        return retry if isinstance(retry, int) else delay_ms(retry, job.failures + 1, self._draw)
+            return self._judge.raised(job, JobCancelled(mark.text))
+        return Abandoned(LEASE_LOST) if _lost(job) else self._judge.returned(job, value)
 
 
 class _Deadlines:
@@ -261,37 +184,12 @@ class _Deadlines:
             cancel(job, TIMEOUT)
 
 
-def _not_started(job: Job) -> Outcome:
-    return Bury(NO_PAYLOAD) if job.cancellation is None else Abandoned(job.cancellation.reason)
+def _sent(job: Job) -> int:
+    return 0 if job.cancellation is None else job.cancellation.sent
 
 
-def _passes(job: Job, exc: BaseException, runner: asyncio.Task[Any]) -> bool:
-    """Whether an exception on the loop is not the handler's: its runner is cancelled, or the process interrupted."""
-    leaf = _sole(exc)
-    if isinstance(leaf, asyncio.CancelledError):
-        return job.cancellation is None and runner.cancelling() > 0
-    return isinstance(leaf, (GeneratorExit, KeyboardInterrupt))
-
-
-async def _after_cancellation(
-    job: Job, runner: asyncio.Task[Any], outcome: Outcome, raised: asyncio.CancelledError | None
-) -> Outcome:
-    """Takes the cancellations that were meant for the handler off its runner. Any other is raised.
-
-    Without a mark they are what the handler has left behind: it cancelled its own task, as old libraries do for a
-    timeout, or swallowed the cancellation of its runner.
-    """
-    mark = job.cancellation
-    for _ in range(runner.cancelling() if mark is None else min(mark.sent, runner.cancelling())):
-        runner.uncancel()
-    try:
-        # One that was sent in the handler's last step has not arrived yet.
-        await asyncio.sleep(0)
-    except asyncio.CancelledError as late:
-        raised = late
-    if runner.cancelling():
-        raise raised or asyncio.CancelledError
-    return Abandoned(LEASE_LOST) if mark is not None and mark.reason == LEASE_LOST else outcome
+def _lost(job: Job) -> bool:
+    return job.cancellation is not None and job.cancellation.reason == LEASE_LOST
 
 
 def _apart(
@@ -333,24 +231,6 @@ def _differs(one: Context, other: Context) -> bool:
         return one != other
     except Exception:  # noqa: BLE001 - values of two contexts are compared, and theirs may be any
         return True
-
-
-def _sole(exc: BaseException) -> BaseException:
-    """The one exception that a group, or a group in a group, holds; the exception itself where there are several."""
-    while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
-        exc = exc.exceptions[0]
-    return exc
-
-
-def _holds(exc: BaseException, classes: tuple[type[BaseException], ...]) -> bool:
-    if isinstance(exc, BaseExceptionGroup) and not isinstance(exc, classes):
-        return exc.subgroup(classes) is not None
-    return isinstance(exc, classes)
-
-
-def _reason(exc: Retry | Reject) -> str:
-    """The handler's own words; else what it raised the exception from."""
-    return exc.reason or describe(exc.__cause__ or exc)
 
 
 def _current_task() -> asyncio.Task[Any]:

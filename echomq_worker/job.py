@@ -5,8 +5,8 @@ Source: design.md section 2 (the members), protocol section 4 (`progress`, `add_
 when it is asked for, and what all jobs of a consumer share is one object, `JobContext`.
 
 For the loops: make one `JobContext` per consumer; `Job(context, id, payload, attempts, failures, group, held)` per
-claimed job; `cancel(job, reason)` to end the handler of a job in hand, `ask(job, why)` to tell it that somebody asked for
-its end (both on the event loop's thread only).
+claimed job; `cancel(job, reason)` to end the handler of a job in hand, `ask(job, why)` to tell it that somebody asked
+for its end (both on the event loop's thread only).
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ from anyio.abc import TaskGroup
 
 from echomq_worker.clock import Clock
 from echomq_worker.errors import EchoMQError
-from echomq_worker.executor import Execute, Outcome
+from echomq_worker.executor import Execute
 from echomq_worker.job import Job
+from echomq_worker.outcome import Outcome
 
 # Runners whose jobs never suspend give the event loop a turn after so long, all of them together.
 TURN_MS = 5.0

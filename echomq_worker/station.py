@@ -16,7 +16,7 @@ from echomq_worker.clock import Clock
 from echomq_worker.connector import Connector
 from echomq_worker.consumer import Consumer, Parts, Rest
 from echomq_worker.degraded import Degraded, Outage
-from echomq_worker.executor import Executor, Outcome
+from echomq_worker.executor import Executor
 from echomq_worker.handlers import Bound, Limits
 from echomq_worker.identity import Mint
 from echomq_worker.job import Job, JobContext
@@ -25,6 +25,7 @@ from echomq_worker.keyspace import Keys
 from echomq_worker.leases import Leases
 from echomq_worker.logs import Logger
 from echomq_worker.metronome import Metronome
+from echomq_worker.outcome import Outcome
 from echomq_worker.parking import Parking
 from echomq_worker.pump import Pump
 from echomq_worker.recovery import Recovery

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
-from echomq_worker.executor import Abandoned, Outcome
 from echomq_worker.job import LEASE_LOST, SHUTDOWN, Job, Reason, cancel
+from echomq_worker.outcome import Abandoned, Outcome
 from echomq_worker.verdict import Complete, Delay, DelayTo, RetryLater
 from tests.support.executing import a_job, executor, outcome_of, runner_of
 from tests.support.waiting import wait_until

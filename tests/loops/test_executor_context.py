@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable
 from contextvars import ContextVar
 
-from echomq_worker.executor import Abandoned
 from echomq_worker.job import SHUTDOWN, Job, cancel
 from echomq_worker.logs import current_job
+from echomq_worker.outcome import Abandoned
 from echomq_worker.verdict import Complete, RetryLater
 from tests.support.executing import a_job, executor, outcome_of, runner_of
 from tests.support.waiting import wait_until

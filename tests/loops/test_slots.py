@@ -13,8 +13,8 @@ from typing import Any
 import anyio
 import pytest
 
-from echomq_worker.executor import Outcome
 from echomq_worker.job import Job
+from echomq_worker.outcome import Outcome
 from echomq_worker.slots import TURN_MS, SlotLost, Slots
 from echomq_worker.verdict import Complete
 from tests.support.clock import ManualClock
