@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from enum import IntEnum
 
@@ -23,6 +24,9 @@ from echomq_worker.errors import (
     ServerError,
     WireError,
 )
+
+# What threads that are left get to end, before the process goes without them.
+_LEAVE_S = 0.5
 
 
 class Exit(IntEnum):
@@ -55,7 +59,30 @@ _CODES: tuple[tuple[type[EchoMQError], Exit], ...] = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: the process's own) and return the exit code: see `Exit`."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    if argv is not None:
+        return _run(argv)
+    code = _run(sys.argv[1:])
+    _leave_soon(code)
+    return code
+
+
+def _leave_soon(code: int) -> None:
+    """The process ends with `code`, whatever a handler's own threads, which cannot be stopped, are still doing."""
+    if threading.active_count() == 1:
+        return
+
+    def leave() -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    timer = threading.Timer(_LEAVE_S, leave)
+    timer.daemon = True
+    timer.start()
+
+
+def _run(argv: Sequence[str]) -> int:
+    arguments = list(argv)
     try:
         return _dispatch(arguments)
     except BrokenPipeError:

@@ -10,6 +10,7 @@ import importlib.util
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _NODES = 1024
+_LEAVE_S = 0.5
 
 
 Target = Annotated[
@@ -143,16 +145,39 @@ def _work(target: str, settings: Settings, *, queues: Sequence[str], burst: bool
     if supervised:
         stop_with_parent()
 
+    left: set[asyncio.Task[object]] = set()
+
     async def main() -> int:
         # Until the worker listens itself, which is when it has connected: an exception of `leave` has no place here.
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, worker.stop)
-        report = await worker.run(settings, queues=tuple(queues), burst=burst, pump=settings.pump, signals=True)
+        try:
+            report = await worker.run(settings, queues=tuple(queues), burst=burst, pump=settings.pump, signals=True)
+        finally:
+            left.update(await _left_behind())
         return report.exit_code
 
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    runner = asyncio.Runner(loop_factory=loop_factory())
+    try:
         return runner.run(main())
+    finally:
+        # It would wait for what does not let itself be cancelled.
+        if not left:
+            runner.close()
+
+
+async def _left_behind() -> set[asyncio.Task[object]]:
+    """The tasks of handlers that do not end when they are cancelled; their threads are not waited for either.
+
+    Both have been told, and their jobs are handed over: they keep no process.
+    """
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    # The loop waits for the threads of its executor as it is closed: for those of this one, which has none.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    return (await asyncio.wait(tasks, timeout=_LEAVE_S))[1] if tasks else set()
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
