@@ -45,9 +45,9 @@ class Limits:
 class Stats:
     """One look at a queue.
 
-    `oldest_pending_age_ms`: since the id of the oldest pending job was minted (None: none is pending). `expired_leases`:
-    jobs that no worker keeps any more and none has taken back yet. `next_due_ms`: the earliest run-at of a scheduled job
-    in ms since 1970, on the server's clock (None: none is scheduled).
+    `oldest_pending_age_ms`: since the id of the oldest pending job was minted (None: none is pending).
+    `expired_leases`: jobs that no worker keeps any more and none has taken back yet. `next_due_ms`: the earliest run-at
+    of a scheduled job in ms since 1970, on the server's clock (None: none is scheduled).
     """
 
     counts: Counts
@@ -97,9 +97,7 @@ class Metrics:
         return await rows.get(self._wire, Keys(queue), id)
 
     async def get_job_state(self, queue: str, id: str) -> JobState:
-        """By which set holds the id, in one look; an active job may stand in another set too, where a foreign client put
-        it. Raises InvalidId.
-        """
+        """By which set holds the id, in one look. Raises InvalidId."""
         keys = Keys(queue)
         place, state, complaint = await evaluate(self._wire, "where", (keys.job(id),), (keys.base, id, ""))
         if place:
@@ -109,7 +107,7 @@ class Metrics:
         return "unknown" if complaint == b"row_in_no_set" else "absent"
 
     async def oldest_pending_age_ms(self, queue: str) -> int | None:
-        """Since the id of the oldest pending job, flat or of a lane, was minted, on the server's clock; None without one.
+        """How long ago the id of the oldest pending job, flat or of a lane, was minted; None where none is pending.
 
         A job that was scheduled or retried meanwhile counts from its mint all the same.
         """

@@ -23,7 +23,7 @@ async def keys_like(wire: Wire, pattern: str) -> AsyncIterator[list[bytes]]:
             return
 
 
-async def members_of(wire: Wire, key: str) -> AsyncIterator[list[bytes]]:
+async def members_of(wire: Wire, key: str | bytes) -> AsyncIterator[list[bytes]]:
     """Pages of a sorted set's members."""
     cursor = b"0"
     while True:
