@@ -64,10 +64,38 @@ class HandOver:
         # A function in a thread has been told; it is not waited for.
         await self._wait(lambda: not any(self._cancellable(one) for one in self._stations), CANCEL_MS)
         await self._give_back()
+        for station in self._stations:
+            station.settle.hurry()
         await self._wait(lambda: not any(one.settle.open for one in self._stations), LAST_WORDS_MS)
         for station in self._stations:
             station.journal.handed_over("left", [job.id for job in station.settle.open])
             station.executor.close()
+
+    async def after_crash(self) -> None:
+        """A loop has died, and every handler was cancelled with it: open verdicts are said, jobs in hand given back.
+
+        Otherwise each of them would count a crash that was not its own. Never raises for the wire.
+        """
+        await self._give_back_unstarted()
+        for station in self._stations:
+            while station.settle.open:
+                sent: int | None = await self._insist(station.settle.beat)
+                if not sent:
+                    break
+            in_threads = station.executor.in_threads()
+            ended = [job for job in station.running if job.runner is None and job not in in_threads]
+            await self._say("release", station, ended)
+            for job in ended:
+                self._forget(station, job)
+        await self._give_back()
+        for station in self._stations:
+            station.journal.handed_over("left", [job.id for job in station.settle.open])
+            station.executor.close()
+
+    @staticmethod
+    def _forget(station: Station, job: Job) -> None:
+        for consumer in station.consumers:
+            consumer.slots.running.discard(job)
 
     async def _give_back_unstarted(self) -> None:
         self._begin_last_words()
@@ -85,8 +113,7 @@ class HandOver:
             for consumer in station.consumers:
                 await self._say("release", station, consumer.interrupted)
                 consumer.interrupted = []
-            stubborn = {job.id: job for job in (*station.running, *station.executor.in_threads())}
-            await self._say("disown", station, list(stubborn.values()))
+            await self._say("disown", station, list({*station.running, *station.executor.in_threads()}))
 
     async def _say(self, verb: str, station: Station, jobs: Sequence[Job]) -> None:
         if not jobs:

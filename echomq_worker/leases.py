@@ -19,8 +19,8 @@ import anyio
 
 from echomq_worker.clock import Clock
 from echomq_worker.connector import Wire
-from echomq_worker.degraded import Outage
-from echomq_worker.errors import EchoMQError
+from echomq_worker.degraded import SCRIPT_ERRORS, Outage
+from echomq_worker.errors import EchoMQError, ServerError, WireError
 from echomq_worker.job import Job
 from echomq_worker.keyspace import Keys
 from echomq_worker.script import Call, evaluate_many
@@ -35,6 +35,13 @@ _LATE = 2 / 3
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 OnLost = Callable[[Job, str], None]
+"""Told on the owner's event loop: a job, and why it is lost, or why it is asked to end."""
+# What `keep` puts before the reason of a job that it has extended all the same.
+_ASKED = "cancel:"
+
+
+def _nobody_hears(_job: Job, _why: str) -> None:
+    """Nobody wants to know."""
 
 
 class ClosingWire(Wire, Protocol):
@@ -48,13 +55,16 @@ class ClosingWire(Wire, Protocol):
 class Batch:
     """The jobs of one claim that are still in hand. Read by the keeper's thread, changed by the event loop's."""
 
-    __slots__ = ("extended_ms", "jobs", "keys", "lease_ms", "number", "on_lost")
+    __slots__ = ("extended_ms", "jobs", "keys", "lease_ms", "number", "on_asked", "on_lost")
 
-    def __init__(self, keys: Keys, number: int, *, lease_ms: int, on_lost: OnLost, extended_ms: float) -> None:
+    def __init__(
+        self, keys: Keys, number: int, *, lease_ms: int, on_lost: OnLost, on_asked: OnLost, extended_ms: float
+    ) -> None:
         self.keys = keys
         self.number = number
         self.lease_ms = lease_ms
         self.on_lost = on_lost
+        self.on_asked = on_asked
         self.extended_ms = extended_ms
         self.jobs: dict[str, Job] = {}
 
@@ -69,14 +79,31 @@ class Leases:
         self._batches: dict[int, Batch] = {}
         self._numbers = itertools.count()
 
-    def hold(self, keys: Keys, jobs: Sequence[Job], *, lease_ms: int, claimed_ms: float, on_lost: OnLost) -> None:
+    def hold(
+        self,
+        keys: Keys,
+        jobs: Sequence[Job],
+        *,
+        lease_ms: int,
+        claimed_ms: float,
+        on_lost: OnLost,
+        on_asked: OnLost = _nobody_hears,
+    ) -> None:
         """Keep `jobs`, claimed by one call that was sent at `claimed_ms` (monotonic), until each is let go.
 
-        `on_lost(job, reason)` is called on the event loop of the keeper's owner: gone, stale or not_active.
+        Both are called on the event loop of the keeper's owner: `on_lost(job, reason)` with gone, stale or not_active,
+        `on_asked(job, why)` where somebody asked for the job's end, at every extension again.
         """
         if not jobs:
             return
-        batch = Batch(keys, next(self._numbers), lease_ms=lease_ms, on_lost=on_lost, extended_ms=claimed_ms)
+        batch = Batch(
+            keys,
+            next(self._numbers),
+            lease_ms=lease_ms,
+            on_lost=on_lost,
+            on_asked=on_asked,
+            extended_ms=claimed_ms,
+        )
         for job in jobs:
             job.batch = batch
             batch.jobs[job.id] = job
@@ -91,6 +118,13 @@ class Leases:
         batch.jobs.pop(job.id, None)
         if not batch.jobs:
             self._batches.pop(batch.number, None)
+
+    def ask(self, queue: str, id: str, why: str) -> int:
+        """Somebody asked for the end of a job: tell whoever holds it here. Answers how many claims of it are in hand."""
+        batches = [batch for batch in self._batches.values() if batch.keys.queue == queue and id in batch.jobs]
+        for batch in batches:
+            batch.on_asked(batch.jobs[id], why)
+        return len(batches)
 
     @property
     def held(self) -> int:
@@ -108,8 +142,9 @@ class Leases:
     async def beat(self, wire: Wire, *, queue: str | None = None, tell: Callable[..., object] | None = None) -> int:
         """Extend every batch of which a third of the lease is over (of `queue`, or of all); answers how many jobs.
 
-        `tell(on_lost, job, reason)` for each job that could not be; without it `on_lost` is called here. Raises
-        WireError or ServerError, after what was answered is told: what was not extended is due again.
+        `tell(on_lost, job, reason)` for each job that could not be, `tell(on_asked, job, why)` for each that is asked
+        to end; without it they are called here. Raises WireError or ServerError, after what was answered is told: what
+        was not extended is due again.
         """
         now = self._clock.monotonic_ms()
         due = [
@@ -126,7 +161,7 @@ class Leases:
             if isinstance(reply, EchoMQError):
                 errors |= {batch: reply for batch, _ in chunk}
             else:
-                _tell_lost(chunk, reply, tell or _call)
+                _tell_all(chunk, reply, tell or _call)
         for batch in due:
             if batch not in errors:
                 batch.extended_ms = now
@@ -151,12 +186,14 @@ def _keep(chunk: Sequence[tuple[Batch, Job]]) -> Call:
     return "keep", (batch.keys.active,), (batch.keys.base, batch.lease_ms, *pairs)
 
 
-def _tell_lost(chunk: Sequence[tuple[Batch, Job]], reply: Sequence[bytes], tell: Callable[..., object]) -> None:
+def _tell_all(chunk: Sequence[tuple[Batch, Job]], reply: Sequence[bytes], tell: Callable[..., object]) -> None:
     # In the order of the call. Of two claims of one id it is the earlier, which stands first, that is lost.
     at = 0
     for batch, job in chunk:
         if at < len(reply) and reply[at].decode() == job.id:
-            tell(batch.on_lost, job, reply[at + 1].decode())
+            reason = reply[at + 1].decode("utf-8", "replace")
+            asked = reason.startswith(_ASKED)
+            tell(batch.on_asked if asked else batch.on_lost, job, reason.removeprefix(_ASKED) if asked else reason)
             at += 2
 
 
@@ -175,6 +212,7 @@ class Keeper:
         "_loop",
         "_make",
         "_outage",
+        "_refusals",
         "_stopping",
         "_task",
         "_thread_loop",
@@ -191,6 +229,7 @@ class Keeper:
         self._thread_loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
+        self._refusals = 0
         self._failed: BaseException | None = None
         self._ended = asyncio.Event()
 
@@ -235,9 +274,13 @@ class Keeper:
     async def _beat(self, wire: Wire) -> None:
         try:
             await self._leases.beat(wire, tell=self._tell)
-        except EchoMQError as error:
+        except (WireError, ServerError) as error:
+            self._refusals = self._refusals + 1 if isinstance(error, ServerError) else 0
+            if self._refusals >= SCRIPT_ERRORS:
+                raise
             self._tell(self._outage.enter, "leases", error)
             return
+        self._refusals = 0
         self._tell(self._outage.leave, "leases")
 
     def _tell(self, what: Callable[..., object], *args: object) -> None:

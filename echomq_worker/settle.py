@@ -26,6 +26,7 @@ BATCH = 500
 HURRIED_MS = 100
 # Nobody has to say what became of these.
 UNKNOWN = "unknown"
+_BROKEN_ROW = ("WRONGTYPE", "ERR")
 
 Settled = tuple[Job, Verdict, str]
 Argument = str | bytes | int
@@ -102,7 +103,8 @@ class Settle:
     async def beat(self) -> int:
         """Send what waits, at most 500 verdicts in one call, and file the answers. Answers how many there were.
 
-        Raises WireError with the verdicts kept, to be sent again. Shielded: a cancellation waits for the answer.
+        Raises WireError or ServerError with the verdicts kept, to be sent again. Shielded: a cancellation waits for
+        the answer.
         """
         if not self._sending:
             self._sending, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
@@ -119,7 +121,10 @@ class Settle:
         return len(batch)
 
     async def run(self) -> None:
-        """Send whenever something waits; after a wire error wait on the degraded curve and send again."""
+        """Send whenever something waits; after an error wait on the degraded curve and send again.
+
+        Raises ServerError when the server keeps refusing, a permission that was taken away say.
+        """
         while not (self._closed and not self._waiting and not self._sending):
             if not self._waiting and not self._sending:
                 self._idle = True
@@ -127,7 +132,7 @@ class Settle:
                 continue
             try:
                 await self.beat()
-            except WireError as error:
+            except (WireError, ServerError) as error:
                 wait_ms = self._degraded.fail(error)
                 await self._nap.sleep(self._clock, min(wait_ms, HURRIED_MS) if self._hurried else wait_ms)
 
@@ -143,8 +148,10 @@ class Settle:
         except (Unreachable, Unavailable):
             self._counted = before
             raise
-        except ServerError:
+        except ServerError as error:
             # One row that the script cannot work on (a foreign type under its key) must not hold up the others.
+            if error.code not in _BROKEN_ROW:
+                raise
             if len(batch) == 1:
                 return [UNKNOWN]
         half = len(batch) // 2

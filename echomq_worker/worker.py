@@ -21,11 +21,12 @@ from echomq_worker.clock import Clock, SystemClock
 from echomq_worker.connector import Connector
 from echomq_worker.degraded import Outage
 from echomq_worker.errors import ConfigError, EchoMQError, WireError
-from echomq_worker.handlers import Bound, Handlers, Limits, yielded_type
+from echomq_worker.handlers import Bound, Handlers, yielded_type
 from echomq_worker.handover import HandOver
 from echomq_worker.identity import Mint
 from echomq_worker.leases import Keeper, Leases
 from echomq_worker.logs import Logger, get_logger
+from echomq_worker.options import Limits
 from echomq_worker.settings import Settings, load_settings
 from echomq_worker.station import Pace, Shared, Station
 from echomq_worker.suspects import Suspects
@@ -97,6 +98,7 @@ class Worker:
         no_retry: type[BaseException] | tuple[type[BaseException], ...] = (),
         timeout_ms: int | None = None,
         lease_ms: int | None = None,
+        cancellable: bool = False,
     ) -> Callable[[F], F]:
         """A decorator that makes a function the handler of `queue` and returns it unchanged; what is set wins over
         settings.
@@ -113,6 +115,7 @@ class Worker:
             no_retry=no_retry,
             timeout_ms=timeout_ms,
             lease_ms=lease_ms,
+            cancellable=cancellable,
         )
 
     def lifespan(self, function: Callable[[], AsyncIterator[Any]] | Lifespan) -> Lifespan:
@@ -218,6 +221,15 @@ class _Run:
         self._stopped.set()
 
     async def run(self, state: object, *, burst: bool, signals: bool) -> Report:
+        try:
+            return await self._run(state, burst=burst, signals=signals)
+        except BaseException:
+            if self._hand_over is not None:
+                with anyio.CancelScope(shield=True):
+                    await self._hand_over.after_crash()
+            raise
+
+    async def _run(self, state: object, *, burst: bool, signals: bool) -> Report:
         leases = Leases(clock=self._clock)
         outage = Outage(clock=self._clock, log=self._log)
         await self._look_at_server()

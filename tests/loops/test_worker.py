@@ -295,3 +295,39 @@ async def test_a_bug_in_a_loop_ends_the_run_with_its_error(url: str, monkeypatch
     with pytest.raises(ExceptionGroup) as caught:
         await asyncio.wait_for(worker.run(quick(url), signals=False), 5)
     assert caught.group_contains(RuntimeError, match="a bug")
+
+
+async def test_a_bug_in_a_loop_is_no_crash_of_the_jobs_in_hand(
+    url: str, raw: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that goes down with a bug gives back what it holds: nothing held against healthy jobs, at once."""
+    worker = Worker()
+    started, broken = asyncio.Event(), asyncio.Event()
+
+    @worker.handler("a", concurrency=2)
+    async def wait() -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    async def beat(_self: object) -> None:
+        await broken.wait()
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("echomq_worker.pump.Pump.beat", beat)
+    async with connect(url) as connector:
+        receipts = await Jobs(connector).enqueue_many("a", [b"x"] * 2)
+        task = asyncio.create_task(worker.run(quick(url), signals=False))
+        await asyncio.wait_for(started.wait(), 5)
+        await wait_until(lambda: raw.zcard("emq:{a}:active"), "they are in hand")
+        broken.set()
+        with pytest.raises(ExceptionGroup):
+            await asyncio.wait_for(task, 5)
+
+    left = await keyspace_of(raw)
+    assert left["emq:{a}:pending"] == {one.id: 0 for one in receipts}
+    assert "emq:{a}:active" not in left
+    for one in receipts:
+        row = left[f"emq:{{a}}:job:{one.id}"]
+        assert isinstance(row, dict)
+        assert (row["state"], row["attempts"]) == ("pending", "1")
+        assert not {"held", "crashes", "failures"} & set(row)
