@@ -15,6 +15,7 @@ import anyio
 
 from echomq_worker.clock import Clock
 from echomq_worker.connector import Wire
+from echomq_worker.dead import Retention
 from echomq_worker.degraded import Degraded
 from echomq_worker.errors import ServerError, WireError
 from echomq_worker.identity import Mint
@@ -27,22 +28,43 @@ BATCH = 100
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What one pass did: occurrences that it enqueued, due jobs that it released, and when the next repeat is due, in
-    ms since 1970 on the host clock (None: nothing is registered).
+    """What one pass did: occurrences that it enqueued, due jobs that it released, when the next repeat is due, in ms
+    since 1970 on the host clock (None: nothing is registered), and dead jobs that it deleted.
     """
 
     fired: int
     promoted: int
     next_due_ms: int | None
+    trimmed: int = 0
 
 
 class Pump:
     """The Pump of one queue. `beat()` is one bounded tick, `run()` repeats it."""
 
-    __slots__ = ("_clock", "_degraded", "_keys", "_mint", "_nap", "_promote_batch", "_stopping", "_tick_ms", "_wire")
+    __slots__ = (
+        "_clock",
+        "_degraded",
+        "_keys",
+        "_mint",
+        "_nap",
+        "_promote_batch",
+        "_retention",
+        "_stopping",
+        "_tick_ms",
+        "_wire",
+    )
 
     def __init__(
-        self, wire: Wire, keys: Keys, *, clock: Clock, mint: Mint, tick_ms: int, promote_batch: int, degraded: Degraded
+        self,
+        wire: Wire,
+        keys: Keys,
+        *,
+        clock: Clock,
+        mint: Mint,
+        tick_ms: int,
+        promote_batch: int,
+        degraded: Degraded,
+        retention: Retention | None = None,
     ) -> None:
         self._wire = wire
         self._keys = keys
@@ -51,6 +73,7 @@ class Pump:
         self._tick_ms = tick_ms
         self._promote_batch = promote_batch
         self._degraded = degraded
+        self._retention = retention
         self._nap = Nap()
         self._stopping = False
 
@@ -60,7 +83,10 @@ class Pump:
         self._nap.wake()
 
     async def beat(self) -> Tick:
-        """Fire what is due, at most 100 repeats, and promote one batch. Raises WireError, ServerError."""
+        """Fire what is due, at most 100 repeats, promote one batch, and trim the dead set where it is kept short.
+
+        Raises WireError, ServerError.
+        """
         keys = self._keys
         now = self._clock.now_ms()
         with anyio.CancelScope(shield=True):
@@ -87,7 +113,8 @@ class Pump:
                     self._wire, "repeat_fire", (keys.repeat, keys.pending), (keys.base, now, *pairs)
                 )
                 fired = answers.count(b"fired")
-        return Tick(fired, promoted, _run_at(next_due))
+            trimmed = 0 if self._retention is None else await self._retention.beat()
+        return Tick(fired, promoted, _run_at(next_due), trimmed)
 
     async def run(self) -> None:
         """Tick until stopped. A due repeat does not wait for the tick; a wire error waits on the degraded curve."""

@@ -66,6 +66,14 @@ class Settings(BaseSettings):
     max_crashes: Annotated[
         int, Field(ge=3, le=1_000, description="Claims in a row that never ended after which a job is dead.")
     ] = 5
+    dead_max_age_ms: Annotated[
+        int | None,
+        Field(ge=0, le=3_650 * DAY_MS, description="The Pump deletes dead jobs minted longer ago; unset: never."),
+    ] = None
+    dead_max_count: Annotated[
+        int | None,
+        Field(ge=0, le=1_000_000_000, description="The Pump deletes the oldest dead jobs above it; unset: none."),
+    ] = None
     grace_ms: Annotated[
         int, Field(ge=0, le=DAY_MS, description="How long running jobs may go on after the first signal.")
     ] = 25_000

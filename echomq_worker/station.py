@@ -15,9 +15,10 @@ from echomq_worker.claims import Claims
 from echomq_worker.clock import Clock
 from echomq_worker.connector import Connector
 from echomq_worker.consumer import Consumer, Parts, Rest
+from echomq_worker.dead import Retention
 from echomq_worker.degraded import Degraded, Outage
 from echomq_worker.executor import Executor
-from echomq_worker.handlers import Bound, Limits
+from echomq_worker.handlers import Bound
 from echomq_worker.identity import Mint
 from echomq_worker.job import Job, JobContext
 from echomq_worker.journal import Journal
@@ -25,6 +26,7 @@ from echomq_worker.keyspace import Keys
 from echomq_worker.leases import Leases
 from echomq_worker.logs import Logger
 from echomq_worker.metronome import Metronome
+from echomq_worker.options import Limits
 from echomq_worker.outcome import Outcome
 from echomq_worker.parking import Parking
 from echomq_worker.pump import Pump
@@ -46,6 +48,8 @@ class Pace:
     pump: bool
     limits: Limits
     level: str
+    dead_max_age_ms: int | None = None
+    dead_max_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +97,7 @@ class Station:
         self.keys = Keys(queue)
         self.journal = Journal(queue, log=shared.log, clock=shared.clock, level=pace.level)
         self.changed: Callable[[], None] = lambda: None
+        self._bound = bound
         self._shared = shared
         self._pace = pace
         self.executor = Executor(bound, limits=pace.limits, state=shared.state, announce=self.journal.started)
@@ -230,6 +235,7 @@ class Station:
             suspects=shared.suspects,
             degraded=self._degraded(f"consumer/{number}"),
             journal=self.journal,
+            interrupts=self._bound.options.cancellable,
         )
         return Consumer(shared.connector, self.keys, parts, slots=slots)
 
@@ -242,4 +248,11 @@ class Station:
             tick_ms=self._pace.tick_ms,
             promote_batch=self._pace.promote_batch,
             degraded=self._degraded("pump"),
+            retention=self._retention(),
         )
+
+    def _retention(self) -> Retention | None:
+        age, count = self._pace.dead_max_age_ms, self._pace.dead_max_count
+        if age is None and count is None:
+            return None
+        return Retention(self._shared.connector, self.keys, max_age_ms=age, max_count=count)

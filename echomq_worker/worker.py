@@ -206,6 +206,8 @@ class _Run:
             max_crashes=settings.max_crashes,
             pump=pump,
             level=settings.log_level,
+            dead_max_age_ms=settings.dead_max_age_ms,
+            dead_max_count=settings.dead_max_count,
             limits=Limits(
                 concurrency=settings.concurrency,
                 max_attempts=settings.max_attempts,

@@ -27,6 +27,8 @@ DEFAULTS = {
     "max_attempts": 3,
     "retry_delay_ms": 1_000,
     "max_crashes": 5,
+    "dead_max_age_ms": None,
+    "dead_max_count": None,
     "grace_ms": 25_000,
     "connect_timeout_ms": 5_000,
     "command_timeout_ms": 5_000,
