@@ -76,6 +76,7 @@ local idle = short and not flat.passed and not has_more(claim, flat) and #claim.
 idle = idle and redis.call('EXISTS', p .. 'ready', p .. 'wake') > 0
 
 -- From here on only writes.
+if idle then redis.call('DEL', p .. 'ready', p .. 'wake') end
 local offers = {}
 if rot.visited > 0 then write_ring(rot) end
 leave_sets(claim, rot)
@@ -101,6 +102,5 @@ if claim.lanes and claim.depth > 0 and turns ~= tonumber(meta[5]) then redis.cal
 local cut = rot.cut or (rot.cut_name and meta[6])
 if cut and cut ~= meta[6] then redis.call('HSET', KEYS[4], 'lane_turn', cut) end
 if meta[6] and not cut then redis.call('HDEL', KEYS[4], 'lane_turn') end
-if idle then redis.call('DEL', p .. 'ready', p .. 'wake') end
 local why = short and claim.passed and 'suspects' or 'ok'
 return {claim.count > 0 and read + 1 or read, why, random, claim.jobs, buried, claim.kin}

@@ -6,7 +6,7 @@
 -- ARGV[1] id
 -- ARGV[2] token  attempts, as a string; `token:random` also fences by the row's `held`
 -- ARGV[3] emq:{q}:
--- ARGV[4...] parent id, result, and `xq`, parent queue where it is another  optional: who the parent is stands on the row
+-- ARGV[4...] parent id, result, and `xq`, parent queue where it is another  optional: what the row says of its parent comes first
 -- returns 1 completed | 0 gone | EMQSTALE
 -- include: lane
 -- include: held
@@ -21,7 +21,8 @@ if attempts then
     return redis.error_reply('EMQSTALE complete token mismatch')
   end
 end
-local ceiling, child = touch_ending(p, id, group), read_child(p, id)
+local ceiling = touch_ending(p, id, group)
+local child = told_by_caller(read_child(p, id), ARGV[4], ARGV[6] == 'xq' and ARGV[7])
 touch_ended(p, child)
 local erased = {KEYS[2]}
 for _, name in ipairs({'logs', 'dependencies', 'processed', 'failed', 'unsuccessful'}) do

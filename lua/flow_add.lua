@@ -5,29 +5,38 @@
 -- KEYS[4...] emq:{q}:job:<id>  the children's rows, in the order of the arguments
 -- ARGV[1] parent id
 -- ARGV[2] payload  opaque bytes
--- ARGV[3] n  children
+-- ARGV[3] n  children, 1 or more
 -- ARGV[4...] child id, payload  pairs
 -- returns n admitted | 0 where a row of the flow stands already (nothing is written) | EMQKIND
 -- include: lane
-local children = {}
-for i = 4, #ARGV, 2 do children[#children + 1] = {id = ARGV[i], payload = ARGV[i + 1], row = KEYS[4 + (i - 4) / 2]} end
-for _, job in ipairs({{id = ARGV[1]}, unpack(children)}) do
-  if string.sub(job.id, 1, 3) ~= 'JOB' then return redis.error_reply('EMQKIND job id must be JOB-namespaced') end
+local n, p = tonumber(ARGV[3]), string.sub(KEYS[3], 1, -8)
+if not n or n < 1 or #ARGV ~= 3 + 2 * n or #KEYS ~= 3 + n then
+  return redis.error_reply('ERR flow n must be the number of children, 1 or more, with a key and two arguments each')
 end
-local p = string.sub(KEYS[3], 1, -8)
+local standing = redis.call('EXISTS', KEYS[1])
+for i = 0, n do
+  local id = i == 0 and ARGV[1] or ARGV[2 + 2 * i]
+  if string.sub(id, 1, 3) ~= 'JOB' then return redis.error_reply('EMQKIND job id must be JOB-namespaced') end
+  if i > 0 then standing = standing + redis.call('EXISTS', KEYS[3 + i]) end
+end
 redis.call('GET', KEYS[2])
 redis.call('ZCARD', KEYS[3])
 redis.call('LLEN', p .. 'ready')
-local standing = redis.call('EXISTS', KEYS[1])
-for _, child in ipairs(children) do standing = standing + redis.call('EXISTS', child.row) end
+local told = {}
+for i, name in ipairs({'processed', 'failed', 'unsuccessful'}) do
+  told[i] = KEYS[1] .. ':' .. name
+  redis.call('HLEN', told[i])
+end
 if standing > 0 then return 0 end
 
+-- What children told a row of this id that is gone is not told to this one.
+redis.call('UNLINK', unpack(told))
 redis.call('HSET', KEYS[1], 'state', 'awaiting_children', 'attempts', '0', 'payload', ARGV[2])
 redis.call('SET', KEYS[2], ARGV[3])
-for _, child in ipairs(children) do
-  redis.call('HSET', child.row, 'state', 'pending', 'attempts', '0', 'payload', child.payload, 'parent', ARGV[1],
+for i = 1, n do
+  redis.call('HSET', KEYS[3 + i], 'state', 'pending', 'attempts', '0', 'payload', ARGV[3 + 2 * i], 'parent', ARGV[1],
     'parent_policy', 'fp')
-  redis.call('ZADD', KEYS[3], 0, child.id)
+  redis.call('ZADD', KEYS[3], 0, ARGV[2 + 2 * i])
 end
-wake_flat(p, #children)
-return #children
+wake_flat(p, n)
+return n

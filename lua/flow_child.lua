@@ -16,8 +16,9 @@ local policy, group = ARGV[5] or 'fp', ARGV[6] ~= '' and ARGV[6] or nil
 redis.call('ZCARD', KEYS[2])
 redis.call('LLEN', p .. 'ready')
 if group then touch_lane(p, group) end
+local row = redis.call('HMGET', KEYS[1], 'parent', 'parent_queue')
 if redis.call('EXISTS', KEYS[1]) == 1 then
-  if redis.call('HGET', KEYS[1], 'parent') ~= ARGV[3] then
+  if row[1] ~= ARGV[3] or (row[2] or '') ~= ARGV[4] then
     return redis.error_reply('EMQSTATE flow row names another parent')
   end
   return 0

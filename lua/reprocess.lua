@@ -16,9 +16,11 @@ redis.call('LLEN', p .. 'ready')
 if row[2] then touch_lane(p, row[2]) end
 if row[1] ~= 'dead' or not dead then return redis.error_reply('EMQSTATE not dead') end
 local out = tonumber(redis.call('GET', KEYS[1] .. ':dependencies')) or 0
-if out > redis.call('HLEN', KEYS[1] .. ':failed') and ARGV[2] ~= 'force' then
-  return redis.error_reply('EMQSTATE children still out')
+-- A child that is dead has not counted down, unless it has completed all the same.
+for _, child in ipairs(redis.call('HKEYS', KEYS[1] .. ':failed')) do
+  if redis.call('HEXISTS', KEYS[1] .. ':processed', child) == 0 then out = out - 1 end
 end
+if out > 0 and ARGV[2] ~= 'force' then return redis.error_reply('EMQSTATE children still out') end
 redis.call('ZREM', KEYS[2], id)
 redis.call('HDEL', KEYS[1], 'last_error', 'failures', 'stalled', 'crashes', 'held', 'cancel', 'expires_at', 'dedup', 'parent',
   'parent_queue', 'parent_policy')

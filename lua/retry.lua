@@ -12,7 +12,8 @@
 -- ARGV[4] max_attempts  dead when failures, this one included, reach it
 -- ARGV[5] error  becomes last_error
 -- ARGV[6] emq:{q}:
--- ARGV[7...] `sq:fp`, `sq:id`, `xq:fp` or `xq:id` and the parent  optional: who the parent is stands on the row
+-- ARGV[7...] `sq:fp`, `sq:id`, `xq:fp` or `xq:id` and the parent  optional: what the row says of its parent comes
+--   first
 -- returns scheduled | dead | EMQSTALE
 -- include: now
 -- include: due
@@ -30,7 +31,10 @@ if answer == 'scheduled' or answer == 'dead' then return answer end
 if answer then return redis.error_reply('EMQSTALE retry token mismatch') end
 local score = due_at('in', ARGV[3])
 if not score or not max_attempts then return redis.error_reply('ERR retry takes numbers: delay_ms, max_attempts') end
-local ceiling, child = touch_ending(p, id, group), read_child(p, id)
+local ceiling = touch_ending(p, id, group)
+local where, policy = string.match(ARGV[7] or '', '^(%a+):(%a+)$')
+local elsewhere = where == 'xq'
+local child = told_by_caller(read_child(p, id), elsewhere and ARGV[9] or ARGV[8], elsewhere and ARGV[8], policy)
 touch_ended(p, child)
 redis.call('HGET', p .. 'metrics:failed', 'count')
 

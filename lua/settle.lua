@@ -75,12 +75,13 @@ for n, i in ipairs(at) do
 end
 
 write_endings(p, done, sizes, ceiling)
-for n, child in pairs(kin) do
-  local i = at[n]
-  if told[n] == 'done' then
-    completed(p, child, ARGV[i] == 'v' and ARGV[i + 4] or nil)
-  elseif told[n] == 'dead' then
-    died(p, child, reason_of(rows[n], i))
+if next(kin) then
+  for n, i in ipairs(at) do
+    if kin[n] and told[n] == 'done' then
+      completed(p, kin[n], ARGV[i] == 'v' and ARGV[i + 4] or nil)
+    elseif kin[n] and told[n] == 'dead' then
+      died(p, kin[n], reason_of(rows[n], i))
+    end
   end
 end
 return answers

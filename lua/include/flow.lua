@@ -13,11 +13,20 @@ local function read_child(p, id)
   return child_of(id, redis.call('HMGET', p .. 'job:' .. id, 'dedup', 'parent', 'parent_queue', 'parent_policy'))
 end
 
+-- A caller of a plain verb names the parent too, and the policy: they count where the row does not say.
+local function told_by_caller(child, parent, parent_queue, policy)
+  if not child.parent and parent and parent ~= '' then child.parent, child.parent_queue = parent, parent_queue end
+  child.policy = child.policy or policy
+  return child
+end
+
 local function same_queue(child)
   return child.parent and (not child.parent_queue or child.parent_queue == '')
 end
 
--- Reads what `completed` and `died` may write for this child: the dedup key, the outbox, and the parents above it.
+-- Reads what `completed` and `died` may write for this child: the dedup key, the outbox, and the parents above it, each
+-- parent once in a call.
+local touched = {}
 local function touch_ended(p, child)
   if child.dedup then redis.call('GET', p .. 'de:' .. child.dedup) end
   local level = child
@@ -27,6 +36,8 @@ local function touch_ended(p, child)
       redis.call('LLEN', p .. 'flow:outbox')
       return
     end
+    if touched[level.parent] then return end
+    touched[level.parent] = true
     local key = p .. 'job:' .. level.parent
     local f = redis.call('HMGET', key, 'dedup', 'parent', 'parent_queue', 'parent_policy', 'group')
     redis.call('GET', key .. ':dependencies')
@@ -47,10 +58,12 @@ local function release_dedup(p, child)
   if key and redis.call('GET', key) == child.id then redis.call('DEL', key) end
 end
 
--- One decrement per child; at zero the parent is released, only from awaiting_children.
+-- One decrement per child; at zero the parent is released, only from awaiting_children. A count that is none is over.
 local function count_down(p, parent)
   local key = p .. 'job:' .. parent
-  if redis.call('DECR', key .. ':dependencies') > 0 then return end
+  local out = (tonumber(redis.call('GET', key .. ':dependencies')) or 1) - 1
+  redis.call('SET', key .. ':dependencies', string.format('%.0f', out))
+  if out > 0 then return end
   local f = redis.call('HMGET', key, 'state', 'group')
   if f[1] ~= 'awaiting_children' then return end
   redis.call('HSET', key, 'state', 'pending')
@@ -84,6 +97,8 @@ local function child_dead(p, parent, child, reason, policy)
     return
   end
   redis.call('HSETNX', key .. ':failed', child, reason)
+  -- Of a child that has completed all the same (its death is told again, or told late) nobody dies.
+  if redis.call('HEXISTS', key .. ':processed', child) == 1 then return end
   if redis.call('HGET', key, 'state') ~= 'awaiting_children' then return end
   local said = 'child ' .. child .. ' died: ' .. reason
   redis.call('HSET', key, 'state', 'dead', 'last_error', said)
