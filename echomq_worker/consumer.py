@@ -18,12 +18,12 @@ from echomq_worker.clock import Clock
 from echomq_worker.connector import Wire
 from echomq_worker.degraded import Degraded
 from echomq_worker.errors import ServerError, Unreachable, WireError
-from echomq_worker.executor import Abandoned, Outcome
-from echomq_worker.job import LEASE_LOST, Job, cancel
+from echomq_worker.job import LEASE_LOST, Job, ask, cancel
 from echomq_worker.journal import Journal
 from echomq_worker.keyspace import Keys
 from echomq_worker.leases import Leases
 from echomq_worker.nap import Nap
+from echomq_worker.outcome import Abandoned, Outcome
 from echomq_worker.recovery import Recovery, Swept
 from echomq_worker.script import Call, evaluate_many
 from echomq_worker.settle import Settle
@@ -45,7 +45,9 @@ class Rest(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a consumer works with. `recovery` is None in a pool: the Metronome sweeps."""
+    """What a consumer works with. `recovery` is None in a pool: the Metronome sweeps. `interrupts`: a handler's task is
+    cancelled when somebody asks for the end of its job.
+    """
 
     clock: Clock
     beat_ms: int
@@ -58,6 +60,7 @@ class Parts:
     suspects: Suspects
     degraded: Degraded
     journal: Journal
+    interrupts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ class Consumer:
         self._suspects = parts.suspects
         self._degraded = parts.degraded
         self._journal = parts.journal
+        self._interrupts = parts.interrupts
         self._nap = Nap()
         self._wants_slot = False
         self._stopping = False
@@ -174,7 +178,14 @@ class Consumer:
         claimed = self.claims.read(reply)
         for id, reason in claimed.buried:
             self._journal.buried(id, reason)
-        self._leases.hold(self._keys, claimed.jobs, lease_ms=self._lease_ms, claimed_ms=sent_ms, on_lost=self._lost)
+        self._leases.hold(
+            self._keys,
+            claimed.jobs,
+            lease_ms=self._lease_ms,
+            claimed_ms=sent_ms,
+            on_lost=self._lost,
+            on_asked=self._asked,
+        )
         if self._stopping:
             self.unstarted += claimed.jobs
         else:
@@ -226,3 +237,8 @@ class Consumer:
             return
         self._leases.let_go(job)
         self._journal.lost(job, reason)
+
+    def _asked(self, job: Job, why: str) -> None:
+        """Somebody asked for the job's end. What has ended already keeps its verdict."""
+        if job.batch is not None and self.slots.holds(job) and ask(job, why, interrupt=self._interrupts):
+            self._journal.asked(job, why)

@@ -35,8 +35,9 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Protocol
 
-from echomq_worker.handlers import Bound, Limits
+from echomq_worker.handlers import Bound
 from echomq_worker.job import LEASE_LOST, TIMEOUT, Job, JobCancelled, cancel
+from echomq_worker.options import Limits
 from echomq_worker.outcome import COMPLETE, Abandoned, Judge, Outcome, not_started, passes, take_off
 from echomq_worker.threads import Raised, Threads
 

@@ -22,15 +22,15 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
-from echomq_worker.backoff import Exponential, Fixed, Jitter, Policy
+from echomq_worker.backoff import Policy
 from echomq_worker.codec import decoder_for
 from echomq_worker.errors import ConfigError, InvalidArgument, Unreadable, shown
 from echomq_worker.job import Job
-from echomq_worker.keyspace import check_queue
+from echomq_worker.options import Options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,62 +40,6 @@ _JSON_TYPES = (dict, list, str, int, float, bool, bytes, tuple, type(None), obje
 
 class PayloadRefused(Unreadable):
     """The handler's payload cannot be read; its cause is the decoder's Unreadable. No handler raises it by itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Numbers in force for a handler: the defaults of protocol section 8, the settings', or with its options over them.
-
-    `concurrency` jobs at a time, split over `consumers` consumers; `retry` is a delay in ms or a backoff policy;
-    `timeout_ms` None means none.
-    """
-
-    concurrency: int = 10
-    consumers: int = 1
-    max_attempts: int = 3
-    retry: int | Policy = 1_000
-    timeout_ms: int | None = None
-    lease_ms: int = 30_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What a handler sets for itself; None is the worker's default. Raises InvalidArgument, InvalidQueueName.
-
-    `no_retry`: exception classes that make the job dead at once.
-    """
-
-    queue: str
-    concurrency: int | None = None
-    consumers: int | None = None
-    max_attempts: int | None = None
-    retry: int | Policy | None = None
-    no_retry: tuple[type[BaseException], ...] = ()
-    timeout_ms: int | None = None
-    lease_ms: int | None = None
-
-    def __post_init__(self) -> None:
-        check_queue(self.queue)
-        for name in ("concurrency", "consumers", "max_attempts", "timeout_ms", "lease_ms"):
-            value = getattr(self, name)
-            if value is not None and not _is_int(value, 1):
-                raise InvalidArgument(
-                    f"handler of {self.queue}: {name}: expected an int of 1 or more, got {shown(value)}"
-                )
-        if not (self.retry is None or isinstance(self.retry, (Fixed, Exponential, Jitter)) or _is_int(self.retry, 0)):
-            raise InvalidArgument(
-                f"handler of {self.queue}: retry: expected a delay in ms of 0 or more, Fixed, Exponential or Jitter, "
-                f"got {shown(self.retry)}"
-            )
-        for one in self.no_retry:
-            if not _is_exception_class(one):
-                raise InvalidArgument(f"handler of {self.queue}: no_retry: expected exception classes, got {one!r}")
-
-    def over(self, limits: Limits) -> Limits:
-        """The numbers in force: these options where they are set, else `limits`."""
-        names = [field.name for field in fields(Limits)]
-        own = {name: getattr(self, name) for name in names}
-        return Limits(**{name: getattr(limits, name) if own[name] is None else own[name] for name in names})
 
 
 class _Fill(Enum):
@@ -182,6 +126,7 @@ class Handlers:
         no_retry: type[BaseException] | tuple[type[BaseException], ...] = (),
         timeout_ms: int | None = None,
         lease_ms: int | None = None,
+        cancellable: bool = False,
     ) -> Callable[[F], F]:
         """A decorator that makes a function the handler of `queue` and returns it unchanged.
 
@@ -199,6 +144,7 @@ class Handlers:
             no_retry=tuple(no_retry) if isinstance(no_retry, (tuple, list)) else (no_retry,),
             timeout_ms=timeout_ms,
             lease_ms=lease_ms,
+            cancellable=cancellable,
         )
 
         def decorate(function: F) -> F:
@@ -373,14 +319,6 @@ def _name(function: object) -> str:
         function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__module__}.{named.__qualname__}"
-
-
-def _is_exception_class(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, BaseException)
-
-
-def _is_int(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _shown(value: object) -> str:

@@ -69,6 +69,11 @@ class Journal:
         self.counts["lost"] += 1
         self._log.warning("lease lost", id=job.id, attempt=job.attempts, reason=reason)
 
+    def asked(self, job: Job, why: str) -> None:
+        """Somebody asked for the end of a job in hand, and it was told."""
+        self.counts["asked"] += 1
+        self._log.info("job asked to end", id=job.id, attempt=job.attempts, reason=why)
+
     def handed_over(self, what: str, ids: Sequence[str]) -> None:
         """At shutdown: jobs that were released, disowned, or left to their lease."""
         if ids:

@@ -120,7 +120,7 @@ class Leases:
             self._batches.pop(batch.number, None)
 
     def ask(self, queue: str, id: str, why: str) -> int:
-        """Somebody asked for the end of a job: tell whoever holds it here. Answers how many claims of it are in hand."""
+        """Somebody asked for the end of a job: tell whoever holds it here. Answers how many claims were told."""
         batches = [batch for batch in self._batches.values() if batch.keys.queue == queue and id in batch.jobs]
         for batch in batches:
             batch.on_asked(batch.jobs[id], why)

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from echomq_worker.backoff import delay_ms
-from echomq_worker.handlers import Limits, PayloadRefused
+from echomq_worker.handlers import PayloadRefused
 from echomq_worker.job import LEASE_LOST, SHUTDOWN, TIMEOUT, Job, Reason, cancelled
+from echomq_worker.options import Limits
 from echomq_worker.verdict import (
     Bury,
     Complete,

@@ -113,6 +113,10 @@ class Slots:
             return False
         return True
 
+    def holds(self, job: Job) -> bool:
+        """Whether the job waits here for a runner, or runs."""
+        return job in self.running or job in self._jobs
+
     def _call(self) -> None:
         while self._jobs and self._called < _CALLED_AT_ONCE:
             if self._idle:

@@ -117,7 +117,7 @@ def _read_info(reply: bytes) -> dict[str, str]:
 
 
 def _handler_row(bound: Bound, settings: Settings) -> dict[str, Any]:
-    from echomq_worker.handlers import Limits
+    from echomq_worker.options import Limits
 
     limits = bound.options.over(
         Limits(

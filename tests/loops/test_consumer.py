@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from echomq_worker.errors import Unreachable
-from echomq_worker.handlers import Limits
+from echomq_worker.options import Limits
 from echomq_worker.recovery import Swept
 from echomq_worker.settle import Settle
 from tests.support.clock import ManualClock

@@ -10,8 +10,8 @@ from redis.asyncio import Redis
 
 from echomq_worker.degraded import SCRIPT_ERRORS
 from echomq_worker.errors import ServerError
-from echomq_worker.handlers import Limits
 from echomq_worker.job import LEASE_LOST
+from echomq_worker.options import Limits
 from echomq_worker.recovery import Swept
 from echomq_worker.script import evaluate
 from tests.support.clock import ManualClock

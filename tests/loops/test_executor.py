@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from echomq_worker.backoff import Exponential, Jitter
-from echomq_worker.handlers import Limits
 from echomq_worker.job import Job, JobCancelled
 from echomq_worker.logs import current_job
+from echomq_worker.options import Limits
 from echomq_worker.outcome import NO_PAYLOAD, Outcome
 from echomq_worker.verdict import Bury, Complete, Delay, DelayTo, Reject, Retry, RetryLater
 from tests.support.executing import a_job, executor, outcome_of

@@ -8,8 +8,8 @@ from collections.abc import Awaitable
 
 import pytest
 
-from echomq_worker.handlers import Limits
 from echomq_worker.job import LEASE_LOST, SHUTDOWN, TIMEOUT, Job, cancel
+from echomq_worker.options import Limits
 from echomq_worker.outcome import Abandoned, Outcome
 from echomq_worker.verdict import Complete, Retry, RetryLater
 from tests.support.executing import QUEUE, a_job, executor, outcome_of

@@ -15,9 +15,9 @@ from redis.asyncio import Redis
 from echomq_worker.clock import Clock, SystemClock
 from echomq_worker.connector import connect
 from echomq_worker.errors import ServerError, Unreachable
-from echomq_worker.handlers import Limits
 from echomq_worker.keyspace import Keys
 from echomq_worker.metronome import Metronome
+from echomq_worker.options import Limits
 from echomq_worker.recovery import Recovery, Swept
 from tests.support.clock import ManualClock
 from tests.support.plain import QUEUE

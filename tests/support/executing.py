@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from echomq_worker.executor import Executor
-from echomq_worker.handlers import Bound, Handlers, Limits
+from echomq_worker.handlers import Bound, Handlers
 from echomq_worker.job import Job, JobContext
 from echomq_worker.keyspace import Keys
+from echomq_worker.options import Limits
 from echomq_worker.outcome import Outcome
 from tests.support.waiting import wait_until
 

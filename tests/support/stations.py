@@ -19,11 +19,12 @@ from echomq_worker.clock import Clock, SystemClock
 from echomq_worker.connector import Connector, connect
 from echomq_worker.consumer import Consumer
 from echomq_worker.degraded import Degraded, Outage
-from echomq_worker.handlers import Handlers, Limits
+from echomq_worker.handlers import Handlers
 from echomq_worker.identity import Mint
 from echomq_worker.job import Job, JobContext
 from echomq_worker.keyspace import Keys
 from echomq_worker.leases import Leases
+from echomq_worker.options import Limits
 from echomq_worker.station import Pace, Shared, Station
 from echomq_worker.suspects import Suspects
 from echomq_worker.verdict import Verdict

@@ -13,8 +13,9 @@ from typing_extensions import TypedDict
 
 from echomq_worker.backoff import Exponential, Fixed, Jitter
 from echomq_worker.errors import ConfigError, EchoMQError, InvalidArgument, InvalidQueueName
-from echomq_worker.handlers import Handlers, Limits, Options, PayloadRefused, yielded_type
+from echomq_worker.handlers import Handlers, PayloadRefused, yielded_type
 from echomq_worker.job import Job
+from echomq_worker.options import Limits, Options
 from tests.support.executing import bound
 
 if TYPE_CHECKING:
