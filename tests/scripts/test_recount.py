@@ -73,12 +73,12 @@ async def test_a_slot_that_was_given_back_twice(own: Own, queue: Queue) -> None:
 
 
 async def test_ring_entries_that_cannot_be_served(own: Own, queue: Queue) -> None:
-    """Hollow, paused, or standing twice: they go, the first of a good one stays in its place."""
+    """Hollow, paused, or standing twice: a correction per lane; the first of a good one stays in its place."""
     third = "GRP00000000003"
     await queue.put(merged(lane(group=third), lane(1), lane(2, group=OTHER_GROUP), {"paused": {OTHER_GROUP}}))
     await queue.put({"ring": [GROUP, third, GROUP]})
 
-    assert await own.recount() == 5
+    assert await own.recount() == 3
 
     state = await queue.state()
     assert state["ring"] == [GROUP]
@@ -94,6 +94,22 @@ async def test_a_lane_that_fell_off_the_ring(own: Own, queue: Queue, known: Stat
 
     state = await queue.state()
     assert (state["ring"], state["wake"]) == ([GROUP], ["1"])
+
+
+async def test_to_look_writes_nothing(own: Own, queue: Queue) -> None:
+    """Group, key, what it has and what is right, for each that is wrong; a lane may be told that nothing else names."""
+    third = "GRP00000000003"
+    await queue.put(merged(lane(1), lane(2, group=third, on_ring=False), {"gactive": {OTHER_GROUP: "4"}}))
+    await queue.put({"ring": [GROUP]})
+    before = await queue.state()
+
+    told = await own.run("recount", (own.keys.active,), own.keys.base, 100, "look", third)
+
+    rows = {tuple(told[at : at + 4]) for at in range(0, len(told), 4)}
+    assert rows == {(GROUP, "ring", "2", "1"), (third, "ring", "0", "1"), (OTHER_GROUP, "gactive", "4", "0")}
+    assert await queue.state() == before
+    assert await own.run("recount", (own.keys.active,), own.keys.base, 100, "", third) == 3
+    assert sorted((await queue.state())["ring"]) == [GROUP, third]
 
 
 @pytest.mark.parametrize(
