@@ -27,11 +27,12 @@ _NAME_CHARACTERS = 120
 _UNKNOWN = "?"
 
 
-def encode(value: object) -> bytes:
+def encode(value: object, *, what: str = "payload") -> bytes:
     """The payload of a value: bytes as they are, text as UTF-8, anything else as compact JSON.
 
     A pydantic model writes itself, by alias; dataclasses, datetimes, enums and the like are written as pydantic does.
-    NaN and infinities, bytes inside JSON, and text without a UTF-8 form are refused: InvalidArgument.
+    NaN and infinities, bytes inside JSON, and text without a UTF-8 form are refused: InvalidArgument, which says `what`
+    could not be written.
     """
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
@@ -43,7 +44,7 @@ def encode(value: object) -> bytes:
         reason = type(exc).__name__
     # Raised out here, so that what quotes the value is not chained to it.
     raise InvalidArgument(
-        f"payload of type {_named(type(value))}: cannot be written ({reason}), "
+        f"{what} of type {_named(type(value))}: cannot be written ({reason}), "
         "expected bytes, text, JSON values without NaN, pydantic models or dataclasses"
     )
 

@@ -1,8 +1,7 @@
-"""Flows: a parent that waits for its children, in one queue or across queues, and the delivery of what they report.
+"""Flows: a parent that waits for its children, in one queue or across queues.
 
-Source: protocol section 6. A parent stands in `awaiting_children` outside every set. A child in the same queue
-reports in the script that ends it; a child in another queue leaves an entry in its queue's outbox, which the Pump
-delivers on the parent's slot and only then removes: a crash in between delivers again, harmlessly.
+Source: protocol section 6. A parent stands in `awaiting_children` outside every set. A child in the same queue reports
+in the script that ends it; a child in another queue leaves an entry in its queue's outbox, which the Pump delivers.
 """
 
 from __future__ import annotations
@@ -10,28 +9,45 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from echomq_worker import rows
+from echomq_worker import children
+from echomq_worker.children import LEVELS, Branch, Dependencies
 from echomq_worker.codec import encode
 from echomq_worker.connector import Wire
-from echomq_worker.errors import EchoMQError, InvalidArgument, InvalidId, InvalidQueueName
-from echomq_worker.identity import Mint, check_id, default_mint
+from echomq_worker.errors import InvalidArgument, KindRefused, StateRefused
+from echomq_worker.identity import JOB, Mint, check_id, default_mint
 from echomq_worker.keyspace import Keys
+from echomq_worker.outbox import BATCH as OUTBOX_BATCH
+from echomq_worker.outbox import Delivery, Policy, deliver, parse_entry
+from echomq_worker.rows import checked
 from echomq_worker.script import Call, evaluate_many
 
-LEVELS = 8
-OUTBOX_BATCH = 100
+__all__ = [
+    "LEVELS",
+    "OUTBOX_BATCH",
+    "Added",
+    "Branch",
+    "Delivery",
+    "Dependencies",
+    "Flows",
+    "Node",
+    "Policy",
+    "deliver",
+    "parse_entry",
+]
 
-Policy = Literal["fp", "id"]
-"""What a child's death means to its parent: `fp` fails the parent with it, `id` ignores it and counts it as done."""
+_CALLS_A_TRIP = 500
+_COMMANDS_A_TRIP = 2_000
 
-_NUL = b"\0"
+Command = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One job of a flow. With `children` it waits for them; `policy` is what its own death means to its parent."""
+    """One job of a flow. With `children` it waits for them; `policy` is what its own death means to its parent: `fp`
+    fails the parent, `id` is ignored and counts as done.
+    """
 
     queue: str
     payload: object
@@ -43,45 +59,41 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A node that was added, with its id; `children` in the order of the node's."""
+    """What became of a node. `admitted`: its row was made by this call; else it stood already, or has reported to its
+    parent before. `children` are in the order of the node's.
+    """
 
     queue: str
     id: str
+    admitted: bool
     children: tuple[Added, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Dependencies:
-    """How a parent's children stand: `out` have not counted yet; ids of those done, dead, and dead but ignored."""
-
-    out: int
-    processed: list[str]
-    failed: list[str]
-    ignored: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """One entry of an outbox. `death` is None for a completion, else the policy."""
-
-    parent_queue: str
-    parent: str
-    child: str
-    text: bytes
-    death: Policy | None = None
 
 
 @dataclass(slots=True)
 class _Placed:
-    """A node on its way to the server."""
+    """A node on its way. `kin`: its children as its row names them; `stands`, `reported`: what was found of it."""
 
     node: Node
     id: str
     level: int
     parent: _Placed | None
     payload: bytes
+    keys: Keys
     children: list[_Placed] = field(default_factory=list)
-    skipped: bool = False
+    kin: bytes = b""
+    stands: bool = False
+    reported: bool = False
+    admitted: bool = False
+
+    @property
+    def parent_queue(self) -> str:
+        """Where the parent is, when it is elsewhere."""
+        return self.parent.node.queue if self.parent is not None and self.parent.node.queue != self.node.queue else ""
+
+    @property
+    def minted(self) -> bool:
+        """Whether the id was made just now: nobody knows it yet."""
+        return self.node.id is None
 
 
 class Flows:
@@ -98,39 +110,47 @@ class Flows:
         return (await self.add_bulk([root]))[0]
 
     async def add_bulk(self, roots: Sequence[Node]) -> list[Added]:
-        """Add several trees, a round trip or two per level for all of them.
+        """Add several trees, a round trip per level for all of them. Parents are held before children are admitted.
 
-        Parents are held before their children are admitted. With ids of the caller's own it is idempotent: a producer
-        that died half-way simply adds again, what stands is left and a child that has reported is not run again. Raises
-        InvalidArgument (no children, too deep, an id twice), InvalidId, InvalidQueueName before anything is sent;
-        KindRefused, and StateRefused for a row that names another parent.
+        With ids of the caller's own for every node it is idempotent: a producer that died half-way simply adds again,
+        what stands is left, and a child that has reported is not run again (as long as its parent is there). Raises
+        InvalidArgument (no children, too deep, an id twice), InvalidId, InvalidQueueName, KindRefused before anything
+        is sent; StateRefused for a row that names another parent or other children, nothing of the call being admitted.
         """
         trees = [self._place(root) for root in roots]
         everything = [placed for tree in trees for placed in _walk(tree)]
-        ids = [(placed.node.queue, placed.id) for placed in everything]
-        if len(set(ids)) < len(ids):
+        if len({placed.id for placed in everything}) < len(everything):
             raise InvalidArgument("flow: an id stands twice in it, expected each once")
-        for level in range(max((placed.level for placed in everything), default=0) + 1):
-            await self._add_level([placed for placed in everything if placed.level == level])
+        for placed in everything:
+            placed.kin = _kin(placed)
+        await self._look(everything)
+        for level in range(LEVELS):
+            new = [one for one in everything if one.level == level and not (one.stands or one.reported)]
+            for start in range(0, len(new), _CALLS_A_TRIP):
+                some = new[start : start + _CALLS_A_TRIP]
+                replies = checked(await evaluate_many(self._wire, [_call(placed) for placed in some]))
+                for placed, reply in zip(some, replies, strict=True):
+                    placed.admitted = reply == 1
         return [_added(tree) for tree in trees]
 
     async def children_values(self, queue: str, parent: str) -> dict[str, object]:
-        """What the parent's children have returned, by child id: JSON decoded, anything else as text."""
-        flat = await self._wire.call("HGETALL", Keys(queue).processed_children(parent))
-        return {id.decode(): _value(text) for id, text in zip(flat[::2], flat[1::2], strict=True)}
+        """What the parent's children have returned, by child id: JSON decoded, else text, else bytes.
+
+        A child that returned nothing has its own id there.
+        """
+        return await children.values(self._wire, Keys(queue), parent)
 
     async def dependencies(self, queue: str, parent: str) -> Dependencies:
         """How the parent's children stand; not a snapshot."""
-        keys = Keys(queue)
-        names = (keys.processed_children(parent), keys.failed_children(parent), keys.unsuccessful_children(parent))
-        replies = await self._wire.pipeline([("GET", keys.dependencies(parent)), *(("HKEYS", name) for name in names)])
-        out, *lists = rows.checked(replies)
-        return Dependencies(max(0, int(out or 0)), *([id.decode() for id in ids] for ids in lists))
+        return await children.dependencies(self._wire, Keys(queue), parent)
 
     async def ignored_failures(self, queue: str, parent: str) -> dict[str, str]:
         """Why the children that died under policy `id` died, by child id."""
-        flat = await self._wire.call("HGETALL", Keys(queue).unsuccessful_children(parent))
-        return {id.decode(): text.decode("utf-8", "replace") for id, text in zip(flat[::2], flat[1::2], strict=True)}
+        return await children.ignored_failures(self._wire, Keys(queue), parent)
+
+    async def tree(self, queue: str, id: str, *, limit: int = 100) -> Branch | None:
+        """A job and everything below it, as far as rows and reports tell; see `children.tree`."""
+        return await children.tree(self._wire, Keys(queue), id, limit=limit)
 
     def _place(self, node: Node, parent: _Placed | None = None) -> _Placed:
         level = 0 if parent is None else parent.level + 1
@@ -140,105 +160,122 @@ class Flows:
             raise InvalidArgument("flow: the root has no children, expected one or more")
         if node.policy not in {"fp", "id"}:
             raise InvalidArgument(f"flow: policy {ascii(node.policy)[:20]}: expected 'fp' or 'id'")
-        Keys(node.queue)
         if node.group is not None:
             check_id(node.group)
         id = self._mint.next() if node.id is None else check_id(node.id)
-        placed = _Placed(node, id, level, parent, encode(node.payload))
+        if not id.startswith(JOB):
+            raise KindRefused(f"EMQKIND job id must be JOB-namespaced: {id}")
+        placed = _Placed(node, id, level, parent, encode(node.payload), Keys(node.queue))
         placed.children = [self._place(child, placed) for child in node.children]
         return placed
 
-    async def _add_level(self, level: Sequence[_Placed]) -> None:
-        await self._skip_reported(level)
-        fresh = [placed for placed in level if not placed.skipped]
-        for start in range(0, len(fresh), 500):
-            rows.checked(await evaluate_many(self._wire, [_call(placed) for placed in fresh[start : start + 500]]))
-
-    async def _skip_reported(self, level: Sequence[_Placed]) -> None:
-        """Mark the nodes that are not to run again: those that their parent has heard of, and all below them."""
-        asked: list[tuple[_Placed, tuple[str, str, str]]] = []
-        for placed in level:
+    async def _look(self, everything: Sequence[_Placed]) -> None:
+        """Find what stands already, and what has reported; StateRefused for a row that is not this flow's."""
+        look = _Look([placed for placed in everything if not placed.minted])
+        replies: list[Any] = []
+        for start in range(0, len(look.commands), _COMMANDS_A_TRIP):
+            replies += checked(await self._wire.pipeline(look.commands[start : start + _COMMANDS_A_TRIP]))
+        look.read(replies)
+        # Parents come before their children.
+        for placed in everything:
             parent = placed.parent
-            if parent is None:
-                continue
-            placed.skipped = parent.skipped
-            # An id that was minted just now cannot have reported.
-            if placed.node.id is not None and not parent.skipped:
-                keys = Keys(parent.node.queue)
-                asked.append((placed, ("HEXISTS", keys.processed_children(parent.id), placed.id)))
-                asked.append((placed, ("HEXISTS", keys.failed_children(parent.id), placed.id)))
-                asked.append((placed, ("HEXISTS", keys.unsuccessful_children(parent.id), placed.id)))
-        if asked:
-            replies = rows.checked(await self._wire.pipeline([command for _, command in asked]))
-            for (placed, _), reply in zip(asked, replies, strict=True):
-                placed.skipped = placed.skipped or bool(reply)
+            if parent is not None:
+                placed.reported = parent.reported or (placed.reported and parent.stands)
+                # Its parent is to be made anew: whether the child still stands is asked when it is admitted.
+                placed.stands = placed.stands and parent.stands
 
 
-def parse_entry(entry: bytes) -> Delivery | None:
-    """What an outbox entry says, or None for one that nobody can deliver (protocol section 6)."""
-    try:
-        if entry.startswith(b"\0fail\0"):
-            _, _, queue, parent, child, policy, text = entry.split(_NUL, 6)
-            if policy not in {b"fp", b"id"}:
-                return None
-            death: Policy | None = "id" if policy == b"id" else "fp"
-        else:
-            queue, parent, child, text = entry.split(_NUL, 3)
-            death = None
-        Keys(queue.decode())
-        return Delivery(queue.decode(), check_id(parent.decode()), check_id(child.decode()), text, death)
-    except (ValueError, InvalidId, InvalidQueueName):
-        return None
+class _Look:
+    """What is asked of the server before anything is added.
 
-
-async def deliver(wire: Wire, keys: Keys, entries: Sequence[bytes]) -> int:
-    """Deliver entries of the outbox of `keys` to their parents, then remove exactly those; answers how many.
-
-    Two Pumps may read the same ones: what is delivered twice counts once. A malformed entry is set aside in a list of
-    its own. Raises WireError, ServerError with what was not delivered still in the outbox.
+    The order makes it safe while workers run: of a child first the row, then the outbox, then what its parent has
+    heard, and only then the parent's row. Whatever ends meanwhile is seen where it went.
     """
-    parsed = [(entry, parse_entry(entry)) for entry in entries]
-    good = [(entry, delivery) for entry, delivery in parsed if delivery is not None]
-    replies = await evaluate_many(wire, [_delivery_call(delivery) for _, delivery in good])
-    done = [entry for (entry, _), reply in zip(good, replies, strict=True) if not isinstance(reply, EchoMQError)]
-    bad = [entry for entry, delivery in parsed if delivery is None]
-    removals: list[tuple[Any, ...]] = [("LREM", keys.outbox, 1, entry) for entry in done]
-    for entry in bad:
-        removals += [("RPUSH", f"{keys.outbox}:malformed", entry), ("LREM", keys.outbox, 1, entry)]
-    if removals:
-        rows.checked(await wire.pipeline(removals))
-    rows.checked(replies)
-    return len(done)
+
+    def __init__(self, known: Sequence[_Placed]) -> None:
+        self.commands: list[Command] = []
+        self._rows: list[tuple[_Placed, int]] = []
+        self._heard: list[tuple[_Placed, int]] = []
+        self._outboxes: dict[tuple[int, str], int] = {}
+        for level in sorted({placed.level for placed in known}, reverse=True):
+            these = [placed for placed in known if placed.level == level]
+            for placed in these:
+                self._rows.append((placed, self._ask(_row_of(placed))))
+            for keys in {one.node.queue: one.keys for one in these if one.parent_queue}.values():
+                self._outboxes[level, keys.queue] = self._ask(("LRANGE", keys.outbox, 0, -1))
+            for placed in these:
+                self._heard += [(placed, self._ask(command)) for command in _heard_of(placed)]
+
+    def read(self, replies: Sequence[Any]) -> None:
+        """File what was found. Raises StateRefused."""
+        underway = {place: set(map(_whose, replies[at])) for place, at in self._outboxes.items()}
+        for placed, at in self._heard:
+            placed.reported = placed.reported or bool(replies[at])
+        for placed, at in self._rows:
+            parent = placed.parent
+            if parent is not None and placed.parent_queue:
+                entry = (placed.parent_queue, parent.id, placed.id)
+                placed.reported = placed.reported or entry in underway[placed.level, placed.node.queue]
+            placed.stands = any(value is not None for value in replies[at])
+            if placed.stands and not placed.reported:
+                _check_row(placed, *replies[at][:3])
+
+    def _ask(self, command: Command) -> int:
+        self.commands.append(command)
+        return len(self.commands) - 1
 
 
-def _delivery_call(one: Delivery) -> Call:
-    keys = Keys(one.parent_queue)
-    dependencies, row = keys.dependencies(one.parent), keys.job(one.parent)
-    if one.death is None:
-        names: tuple[str, ...] = (dependencies, keys.processed_children(one.parent), row)
-        return "flow_deliver", names, (one.child, one.text, one.parent, keys.base)
-    names = (dependencies, keys.failed_children(one.parent), keys.unsuccessful_children(one.parent), row)
-    return "flow_deliver_death", names, (one.child, one.text, one.death, keys.base, one.parent)
+def _row_of(placed: _Placed) -> Command:
+    return "HMGET", placed.keys.job(placed.id), "parent", "parent_queue", "children", "state", "attempts", "payload"
+
+
+def _heard_of(placed: _Placed) -> list[Command]:
+    """What the parent may have heard of a child."""
+    if placed.parent is None:
+        return []
+    keys, id = placed.parent.keys, placed.parent.id
+    names = (keys.processed_children(id), keys.failed_children(id), keys.unsuccessful_children(id))
+    return [("HEXISTS", name, placed.id) for name in names]
+
+
+def _whose(entry: bytes) -> tuple[str, str, str] | None:
+    told = parse_entry(entry)
+    return None if told is None else (told.parent_queue, told.parent, told.child)
+
+
+def _check_row(placed: _Placed, parent: bytes | None, parent_queue: bytes | None, kin: bytes | None) -> None:
+    """A row that stands must be the one that the flow means: the same parent, and the same children."""
+    expected = None if placed.parent is None else placed.parent.id.encode()
+    if parent != expected or (parent_queue or b"").decode("utf-8", "replace") != placed.parent_queue:
+        raise StateRefused(f"EMQSTATE flow row names another parent: {placed.id} in {placed.node.queue}")
+    fresh = kin is None and any(child.minted for child in placed.children)
+    if placed.children and (fresh or (kin is not None and kin != placed.kin)):
+        raise StateRefused(f"EMQSTATE flow row has other children: {placed.id} in {placed.node.queue}")
 
 
 def _call(placed: _Placed) -> Call:
-    node, parent = placed.node, placed.parent
-    keys = Keys(node.queue)
-    elsewhere = parent is not None and parent.node.queue != node.queue
-    parent_queue = parent.node.queue if parent is not None and elsewhere else ""
+    node, parent, keys = placed.node, placed.parent, placed.keys
     if not placed.children:
-        group = node.group or ""
-        values = (placed.id, placed.payload, parent.id if parent else "", parent_queue, node.policy, group)
+        parent_id = parent.id if parent is not None else ""
+        values = (placed.id, placed.payload, parent_id, placed.parent_queue, node.policy, node.group or "")
         return "flow_child", (keys.job(placed.id), keys.pending), values
-    fields: list[str] = []
+    fields: list[str | bytes] = ["children", placed.kin]
     if parent is not None:
         fields += ["parent", parent.id, "parent_policy", node.policy]
-        if parent_queue:
-            fields += ["parent_queue", parent_queue]
+        if placed.parent_queue:
+            fields += ["parent_queue", placed.parent_queue]
     if node.group is not None:
         fields += ["group", node.group]
-    values_held = (placed.id, placed.payload, len(placed.children), *fields)
-    return "flow_hold", (keys.job(placed.id), keys.dependencies(placed.id)), values_held
+    held = (placed.id, placed.payload, len(placed.children), *fields)
+    return "flow_hold", (keys.job(placed.id), keys.dependencies(placed.id)), held
+
+
+def _kin(placed: _Placed) -> bytes:
+    """The children as the row keeps them: JSON, ids by queue, in one order whatever that of the node's is."""
+    by_queue: dict[str, list[str]] = {}
+    for queue, id in sorted((child.node.queue, child.id) for child in placed.children):
+        by_queue.setdefault(queue, []).append(id)
+    return json.dumps(by_queue, separators=(",", ":")).encode()
 
 
 def _walk(placed: _Placed) -> Iterator[_Placed]:
@@ -248,11 +285,4 @@ def _walk(placed: _Placed) -> Iterator[_Placed]:
 
 
 def _added(placed: _Placed) -> Added:
-    return Added(placed.node.queue, placed.id, tuple(_added(child) for child in placed.children))
-
-
-def _value(text: bytes) -> object:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text.decode("utf-8", "replace")
+    return Added(placed.node.queue, placed.id, placed.admitted, tuple(_added(child) for child in placed.children))

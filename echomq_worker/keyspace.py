@@ -56,6 +56,7 @@ class Keys:
         "glimit",
         "gweight",
         "limiter",
+        "malformed",
         "meta",
         "outbox",
         "paused",
@@ -89,6 +90,7 @@ class Keys:
         self.repeat = f"{base}repeat"
         self.limiter = f"{base}limiter"
         self.outbox = f"{base}flow:outbox"
+        self.malformed = f"{base}flow:outbox:malformed"
         self.events = f"{base}events"
         self.cancel = f"{base}cancel"
 

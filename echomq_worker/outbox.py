@@ -1,0 +1,108 @@
+"""Outbox: what ended in one queue is told to parents in others.
+
+Source: protocol section 6. Who ends a job whose parent is in another queue leaves an entry in its own queue's outbox,
+in the same script. It is delivered on the parent's slot and only then removed: after a crash in between it is delivered
+again, and delivered twice it counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from echomq_worker.connector import Wire
+from echomq_worker.errors import EchoMQError, ServerError
+from echomq_worker.identity import check_id
+from echomq_worker.keyspace import Keys
+from echomq_worker.rows import checked
+from echomq_worker.script import Call, evaluate_many
+
+BATCH = 100
+
+Policy = Literal["fp", "id"]
+"""What a child's death means to its parent: `fp` fails the parent with it, `id` ignores it and counts it as done."""
+
+_NUL = b"\0"
+_DEATH = b"\0fail\0"
+# Another client's value stands under a key of the parent: no repetition makes it right.
+_HOPELESS = "WRONGTYPE"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One entry: the child's result, or with `death` (the policy) why it died."""
+
+    parent_queue: str
+    parent: str
+    child: str
+    text: bytes
+    death: Policy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What became of some entries: `told` reached their parents, `aside` were set aside: nobody can deliver them."""
+
+    told: int = 0
+    aside: int = 0
+
+
+def parse_entry(entry: bytes) -> Delivery | None:
+    """What an entry says, or None for one that nobody can deliver.
+
+    `queue NUL parent NUL child NUL result`, or `NUL fail NUL queue NUL parent NUL child NUL policy NUL error`; the last
+    may hold any bytes.
+    """
+    death: Policy | None = None
+    try:
+        if entry.startswith(_DEATH):
+            queue, parent, child, policy, text = entry.removeprefix(_DEATH).split(_NUL, 4)
+            if policy not in {b"fp", b"id"}:
+                return None
+            death = "id" if policy == b"id" else "fp"
+        else:
+            queue, parent, child, text = entry.split(_NUL, 3)
+        Keys(queue.decode())
+        return Delivery(queue.decode(), check_id(parent.decode()), check_id(child.decode()), text, death)
+    # Of our own errors InvalidId and InvalidQueueName are ValueErrors too.
+    except ValueError:
+        return None
+
+
+async def deliver(wire: Wire, keys: Keys, entries: Sequence[bytes]) -> Delivered:
+    """Deliver entries of the outbox of `keys` to their parents in order, then remove exactly those.
+
+    Two Pumps may deliver the same ones. An entry that is malformed, or whose parent's keys hold what is not the
+    protocol's, is set aside in `flow:outbox:malformed`. Raises WireError, ServerError with what was not delivered still
+    in the outbox.
+    """
+    parsed = [(entry, parse_entry(entry)) for entry in entries]
+    good = [(entry, delivery) for entry, delivery in parsed if delivery is not None]
+    bad = [entry for entry, delivery in parsed if delivery is None]
+    told: list[bytes] = []
+    failures: list[EchoMQError] = []
+    for (entry, _), reply in zip(good, await evaluate_many(wire, [_call(one) for _, one in good]), strict=True):
+        if not isinstance(reply, EchoMQError):
+            told.append(entry)
+        elif isinstance(reply, ServerError) and reply.code == _HOPELESS:
+            bad.append(entry)
+        else:
+            failures.append(reply)
+    if told:
+        commands: list[tuple[Any, ...]] = [("LREM", keys.outbox, 1, entry) for entry in told]
+        checked(await wire.pipeline(commands))
+    if bad:
+        checked(await evaluate_many(wire, [("flow_set_aside", (keys.outbox, keys.malformed), tuple(bad))]))
+    checked(failures)
+    return Delivered(len(told), len(bad))
+
+
+def _call(one: Delivery) -> Call:
+    keys = Keys(one.parent_queue)
+    dependencies, row = keys.dependencies(one.parent), keys.job(one.parent)
+    if one.death is None:
+        names: tuple[str, ...] = (dependencies, keys.processed_children(one.parent), row)
+        return "flow_deliver", names, (one.child, one.text, one.parent, keys.base)
+    names = (dependencies, keys.failed_children(one.parent), keys.unsuccessful_children(one.parent), row)
+    return "flow_deliver_death", names, (one.child, one.text, one.death, keys.base, one.parent)
