@@ -11,10 +11,10 @@ from typing import Any
 
 from echomq_worker import flows, rows
 from echomq_worker.connector import Wire
-from echomq_worker.dead import DeadJobs, Progress
+from echomq_worker.dead import DeadJobs
 from echomq_worker.guards import integer
 from echomq_worker.keyspace import Keys
-from echomq_worker.rows import checked
+from echomq_worker.rows import Progress, checked
 from echomq_worker.scan import keys_like
 from echomq_worker.script import evaluate
 

@@ -14,9 +14,8 @@ from typing import Any, Literal, TypeVar, get_args
 
 from echomq_worker import flows
 from echomq_worker.connector import Wire
-from echomq_worker.dead import Progress
 from echomq_worker.keyspace import Keys
-from echomq_worker.rows import checked
+from echomq_worker.rows import Progress, checked
 from echomq_worker.scan import keys_like, members_of
 from echomq_worker.script import Call, evaluate, evaluate_many
 

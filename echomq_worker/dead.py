@@ -16,14 +16,11 @@ from echomq_worker.guards import integer
 from echomq_worker.identity import check_id, is_branded, minted_at_ms
 from echomq_worker.keyspace import Keys
 from echomq_worker.operate import removal, revival
-from echomq_worker.rows import checked, now_ms
+from echomq_worker.rows import Progress, checked, now_ms
 from echomq_worker.script import Call, evaluate_many
 
 PAGE = 500
 RETENTION_BATCH = 500
-
-Progress = Callable[[int, int], None]
-"""Told as it goes: how many are done, of how many (as far as is known)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,13 +15,14 @@ from echomq_worker.connector import Wire
 from echomq_worker.guards import integer
 from echomq_worker.identity import Mint, default_mint
 from echomq_worker.keyspace import Keys
-from echomq_worker.rows import Claimed, Receipt
+from echomq_worker.rows import Claimed, Progress, Receipt
 from echomq_worker.script import evaluate
 
 Reassigned = Literal["reassigned", "noop", "not_found", "not_pending"]
 
 _REASSIGNED: dict[int, Reassigned] = {1: "reassigned", 0: "noop", -1: "not_found", -2: "not_pending"}
 _REAP_LIMIT = 100
+_DRAINED_A_CALL = 500
 
 
 class Lanes:
@@ -96,14 +97,18 @@ class Lanes:
         names = (keys.job(id), keys.lane(group), keys.ring, keys.paused, keys.glimit, keys.gactive, keys.wake)
         return _REASSIGNED[await evaluate(self._wire, "lane_reassign", names, (id, group, keys.base))]
 
-    async def drain(self, queue: str, group: str) -> int:
+    async def drain(self, queue: str, group: str, *, progress: Progress | None = None) -> int:
         """Delete every waiting job of the lane; answers how many. What is in hand goes on; flow children count as
         dead.
         """
         keys = Keys(queue)
-        names, total = (keys.base, keys.lane(group), keys.ring), 0
-        while count := int(await evaluate(self._wire, "lane_drain", names, (group,))):
+        names, total, count = (keys.base, keys.lane(group), keys.ring), 0, _DRAINED_A_CALL
+        depth = 0 if progress is None else await self.depth(queue, group)
+        while count == _DRAINED_A_CALL:
+            count = int(await evaluate(self._wire, "lane_drain", names, (group,)))
             total += count
+            if progress is not None:
+                progress(total, max(depth, total))
         return total
 
     async def reap_group(self, queue: str, group: str, limit: int = _REAP_LIMIT) -> int:

@@ -6,6 +6,7 @@ of one job: a queue moves while it is read.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,13 +17,14 @@ from echomq_worker.identity import is_branded, minted_at_ms
 from echomq_worker.jobs import Jobs
 from echomq_worker.keyspace import Keys
 from echomq_worker.repeat import Repeat, RepeatRecord
-from echomq_worker.rows import Counts, JobView, State, Totals, checked
+from echomq_worker.rows import Counts, JobView, Progress, State, Totals, checked
 from echomq_worker.scan import keys_like
 from echomq_worker.script import evaluate
 
 JobState = Literal["pending", "active", "scheduled", "dead", "awaiting_children", "absent", "unknown"]
 """`absent`: no row and in no set. `unknown`: a row that is in no set and waits for no children."""
 
+_QUEUE = re.compile(rb"emq:\{(?!emq\})([A-Za-z0-9._-]{1,128})\}:.")
 _STATES: dict[str, JobState] = {
     "active": "active",
     "pending": "pending",
@@ -58,6 +60,21 @@ class Stats:
     next_due_ms: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class LaneView:
+    """One lane: jobs that wait, jobs in hand, the ceiling of those (None: none), its share per turn, and whether it is
+    paused, or on the ring: that is, served.
+    """
+
+    group: str
+    depth: int
+    active: int
+    limit: int | None
+    weight: int
+    paused: bool
+    on_ring: bool
+
+
 class Metrics:
     """Reading a queue over any wire. Every verb raises InvalidQueueName, and what `Connector.call` raises."""
 
@@ -91,6 +108,31 @@ class Metrics:
     async def depths(self, queue: str) -> dict[str, int]:
         """How many jobs wait in each lane that has any."""
         return (await self.counts(queue)).lanes
+
+    async def lanes(self, queue: str) -> list[LaneView]:
+        """Every lane that has members or a counter, a limit, a weight or a pause, in the order of their names."""
+        keys = Keys(queue)
+        named = await rows.groups(self._wire, keys)
+        if not named:
+            return []
+        hashes = (keys.gactive, keys.glimit, keys.gweight)
+        active, limits, weights, paused, ring, *depths = checked(
+            await self._wire.pipeline(
+                [
+                    *(("HMGET", key, *named) for key in hashes),
+                    ("SMISMEMBER", keys.paused, *named),
+                    ("LRANGE", keys.ring, 0, -1),
+                    *(("ZCARD", f"{keys.base}g:{group}:pending") for group in named),
+                ]
+            )
+        )
+        served = {group.decode("utf-8", "replace") for group in ring}
+        return [
+            LaneView(group, depth, _number(busy) or 0, _number(limit), _number(weight) or 1, bool(off), group in served)
+            for group, depth, busy, limit, weight, off in zip(
+                named, depths, active, limits, weights, paused, strict=True
+            )
+        ]
 
     async def get_job(self, queue: str, id: str) -> JobView | None:
         """One job's row, or None when there is none. Raises InvalidId."""
@@ -134,11 +176,15 @@ class Metrics:
         limit, offset = integer("limit", limit, at_least=1), integer("offset", offset, at_least=0)
         return (await Repeat(self._wire).list(queue))[offset : offset + limit]
 
-    async def queues(self) -> list[str]:
+    async def queues(self, *, progress: Progress | None = None) -> list[str]:
         """The names of all queues that have a key on this server; looks at every key once, in bounded steps."""
         found: set[str] = set()
+        looked, total = 0, int(await self._wire.call("DBSIZE"))
         async for page in keys_like(self._wire, "emq:{*}:*"):
-            found.update(key[5 : key.index(b"}:")].decode("utf-8", "replace") for key in page)
+            found.update(match[1].decode() for key in page if (match := _QUEUE.match(key)))
+            looked += len(page)
+            if progress is not None:
+                progress(looked, max(total, looked))
         return sorted(found)
 
     async def _oldest(self, keys: Keys, lanes: list[str]) -> int | None:

@@ -6,7 +6,7 @@ pipeline of plain commands, and no index beside the sets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -17,6 +17,9 @@ from echomq_worker.keyspace import Keys
 
 State = Literal["pending", "active", "scheduled", "dead"]
 """A set that can be browsed."""
+
+Progress = Callable[[int, int], None]
+"""Told as something long goes on: how many are done, of how many (as far as is known)."""
 
 _FIELDS = ("state", "attempts", "payload", "failures", "stalled", "crashes", "group", "last_error", "progress", "held")
 

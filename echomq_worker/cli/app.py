@@ -10,8 +10,10 @@ import typer
 from echomq_worker.cli import Exit, say_error
 from echomq_worker.cli.check import check
 from echomq_worker.cli.common import Url
+from echomq_worker.cli.dead import dead_app
 from echomq_worker.cli.enqueue import enqueue
 from echomq_worker.cli.job import job_app
+from echomq_worker.cli.lane import lane_app
 from echomq_worker.cli.ping import DEFAULT_TIMEOUT_MS, slow_ping
 from echomq_worker.cli.queue import queue_app
 from echomq_worker.cli.repeat import repeat_app
@@ -38,6 +40,8 @@ def make_app() -> typer.Typer:
     app.add_typer(repeat_app(), name="repeat")
     app.add_typer(queue_app(), name="queue")
     app.add_typer(job_app(), name="job")
+    app.add_typer(dead_app(), name="dead")
+    app.add_typer(lane_app(), name="lane")
     app.command("check")(check)
     app.command("ping")(ping)
     return app

@@ -6,15 +6,19 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from echomq_worker.cli import Exit
 from echomq_worker.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
     from echomq_worker.connector import Connector
     from echomq_worker.settings import Settings
 
@@ -24,7 +28,15 @@ Url = Annotated[
     str | None, typer.Option("--url", metavar="URL", help="The Valkey; wins over ECHOMQ_URL.", show_default=False)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's branded id.")]
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The lane: a branded id, or any text.")]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many.")]
+Offset = Annotated[int, typer.Option("--offset", metavar="N", min=0, help="Pass over so many first.")]
+
+# What is over sooner shows no bar.
+_BAR_AFTER_S = 1.0
 
 
 def say(text: str) -> None:
@@ -46,14 +58,125 @@ def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, default=str) + "\n")
 
 
+def print_lines(values: Iterable[object]) -> None:
+    """A line of JSON for each."""
+    for value in values:
+        print_json(value)
+
+
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns of text, aligned, two blanks between them; the last is as long as it is."""
+    """Columns of text: aligned, two blanks between them; on a terminal a table that fits its width."""
     from echomq_worker.logs import clean
 
     texts = [tuple(headers), *(tuple("-" if cell is None else clean(str(cell)) for cell in row) for row in rows)]
+    if sys.stdout.isatty():
+        _print_rich(texts)
+        return
     widths = [max(len(row[column]) for row in texts) for column in range(len(headers))]
     for row in texts:
         say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _print_rich(texts: Sequence[Sequence[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in texts[0]:
+        table.add_column(Text(header), overflow="fold")
+    for row in texts[1:]:
+        table.add_row(*map(Text, row))
+    Console(file=sys.stdout).print(table)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is lost. Raises ConfigError where there is nobody to ask, Exit(1) for a no."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{question} Expected --yes, as there is no terminal to ask on; nothing was changed")
+    if not typer.confirm(question, err=True):
+        note("nothing was changed")
+        raise typer.Exit(Exit.FAILED)
+
+
+def can_ask(*, yes: bool) -> None:
+    """Raise ConfigError at once where `confirm` would have nobody to ask."""
+    if not yes and not sys.stdin.isatty():
+        raise ConfigError("no terminal to ask on: expected --yes; nothing was changed")
+
+
+class Bar:
+    """A bar on stderr for what takes long; nothing where that is no terminal. Called with how many are done, of how
+    many.
+    """
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._begun = time.monotonic()
+        self._shown: tuple[Progress, TaskID] | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """So far."""
+        if self._shown is None:
+            if not sys.stderr.isatty() or time.monotonic() - self._begun < _BAR_AFTER_S:
+                return
+            self._shown = self._show()
+        bar, task = self._shown
+        bar.update(task, completed=done, total=total)
+
+    def close(self) -> None:
+        """Take it off the screen."""
+        if self._shown is not None:
+            self._shown[0].stop()
+
+    def _show(self) -> tuple[Progress, TaskID]:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        task = bar.add_task(self._label, total=None)
+        bar.start()
+        return bar, task
+
+
+@contextmanager
+def progress_bar(label: str) -> Iterator[Bar]:
+    """A bar for what is done inside."""
+    bar = Bar(label)
+    try:
+        yield bar
+    finally:
+        bar.close()
+
+
+def number_or_none(name: str, text: str, *, at_least: int) -> int | None:
+    """An argument that is an integer or the word `none`. Raises ConfigError."""
+    if text.lower() == "none":
+        return None
+    if text.isascii() and text.isdecimal() and len(text) < 16 and int(text) >= at_least:
+        return int(text)
+    raise ConfigError(f"{name}={text[:40]!r}: expected an integer of at least {at_least}, or none")
+
+
+def yes_no(value: object) -> str:
+    """A truth for a person."""
+    return "yes" if value else "no"
+
+
+def moment(ms: float | None) -> str | None:
+    """ISO 8601 of ms since 1970; None for None and 0; the number itself where no calendar reaches."""
+    from datetime import UTC, datetime
+
+    if not ms:
+        return None
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return str(int(ms)) if abs(ms) != float("inf") else str(ms)
 
 
 def as_text(payload: bytes | None) -> str | None:
@@ -95,6 +218,17 @@ def settings_for(url: str | None, **flags: object) -> Settings:
     from echomq_worker.settings import load_settings
 
     return load_settings({"url": url, **flags})
+
+
+def prepared(url: str | None, *queues: str) -> Settings:
+    """The settings of a command on queues; a wrong name is refused before anything else. Raises ConfigError,
+    InvalidQueueName.
+    """
+    from echomq_worker.keyspace import check_queue
+
+    for queue in queues:
+        check_queue(queue)
+    return settings_for(url)
 
 
 def at_ms(text: str) -> int:

@@ -1,30 +1,43 @@
-"""`job show` and `job list`: rows as they stand."""
+"""`job …`: single jobs, their rows and logs, and what an operator does to them."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from echomq_worker.cli import Exit
 from echomq_worker.cli.common import (
     AsJson,
+    JobId,
+    Limit,
+    Offset,
     Queue,
     Url,
+    Yes,
     as_text,
+    can_ask,
+    confirm,
     connected,
+    moment,
     note,
+    prepared,
     print_json,
+    print_lines,
     print_table,
+    read_payload,
     run_async,
     say,
-    settings_for,
 )
 
 if TYPE_CHECKING:
+    from echomq_worker.jobs import Jobs
     from echomq_worker.rows import JobView
+
+T = TypeVar("T")
 
 
 def job_app() -> typer.Typer:
@@ -33,38 +46,21 @@ def job_app() -> typer.Typer:
     app.callback()(lambda: None)
     app.command("show")(show)
     app.command("list")(list_jobs)
+    app.command("remove")(remove)
+    app.command("reprocess")(reprocess)
+    app.command("update")(update)
+    app.command("progress")(progress)
+    app.command("logs")(logs)
+    app.command("log")(log)
     return app
 
 
-def show(
-    queue: Queue,
-    id: Annotated[str, typer.Argument(metavar="ID", help="The job's branded id.")],
-    *,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> None:
+def show(queue: Queue, id: JobId, *, url: Url = None, as_json: AsJson = False) -> None:
     """Show a job's row, its payload included. A job that has completed has no row: exit code 1."""
-    settings = settings_for(url)
-
-    async def ask() -> JobView | None:
-        from echomq_worker.jobs import Jobs
-
-        async with connected(settings) as connector:
-            return await Jobs(connector).get(queue, id)
-
-    view = run_async(ask())
+    view = _ask(url, queue, lambda jobs: jobs.get(queue, id))
     if view is None:
-        note(f"{id}: no such job in {queue}; a completed job has no row")
-        raise typer.Exit(Exit.FAILED)
-    facts = _facts(view)
-    del facts["score"]
-    if as_json:
-        print_json(facts)
-        return
-    width = max(map(len, facts))
-    for name, value in facts.items():
-        if value is not None:
-            say(f"{name.ljust(width)}  {value}")
+        raise _gone(queue, id)
+    print_row(view, as_json=as_json)
 
 
 def list_jobs(
@@ -73,42 +69,186 @@ def list_jobs(
     state: Annotated[
         str, typer.Option("--state", metavar="STATE", help="pending (flat), active, scheduled or dead.")
     ] = "pending",
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many.")] = 50,
-    offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="Pass over so many first.")] = 0,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            metavar="GROUP",
+            help="The pending jobs of this lane: a branded id, or any text.",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Limit = 50,
+    offset: Offset = 0,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """List jobs of one state, the newest first (scheduled, active: the latest due or deadline first)."""
-    settings = settings_for(url)
+    from echomq_worker.cli.jsonl import lane_of
 
-    async def ask() -> list[JobView]:
-        from echomq_worker.jobs import Jobs
+    # Any text: what is no state is refused there, in one line.
+    chosen: Any = state
+    lane = lane_of(group)
+    views = _ask(url, queue, lambda jobs: jobs.browse(queue, chosen, group=lane, limit=limit, offset=offset))
+    print_jobs(views, as_json=as_json)
 
-        async with connected(settings) as connector:
-            # Any text: what is no state is refused there, in one line.
-            chosen: Any = state
-            return await Jobs(connector).browse(queue, chosen, limit=limit, offset=offset)
 
-    views = run_async(ask())
+def remove(
+    queue: Queue,
+    id: JobId,
+    *,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also one in a worker's hands, or a child of a flow; that counts as dead.")
+    ] = False,
+    yes: Yes = False,
+    url: Url = None,
+) -> None:
+    """Delete a job with its log, wherever it is. Refused while a worker has it in hand."""
+    from echomq_worker.identity import check_id
+
+    prepared(url, queue)
+    check_id(id)
+    can_ask(yes=yes)
+    confirm(f"Delete {id} of {queue}?", yes=yes)
+    if not _ask(url, queue, lambda jobs: jobs.remove_job(queue, id, force=force)):
+        raise _gone(queue, id)
+    say("removed")
+
+
+def reprocess(
+    queue: Queue,
+    id: JobId,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Also a parent whose children are still out.")] = False,
+    url: Url = None,
+) -> None:
+    """Give a dead job a new life: back to pending or its lane, nothing held against it."""
+    if not _ask(url, queue, lambda jobs: jobs.reprocess(queue, id, force=force)):
+        raise _gone(queue, id)
+    say("pending")
+
+
+def update(
+    queue: Queue,
+    id: JobId,
+    payload: Annotated[
+        str, typer.Argument(metavar="PAYLOAD|-", help="The new payload, sent as it is; - reads standard input.")
+    ],
+    *,
+    url: Url = None,
+) -> None:
+    """Give a job another payload. A handler that runs already keeps what it has."""
+    prepared(url, queue)
+    content = read_payload(payload)
+    if not _ask(url, queue, lambda jobs: jobs.update_data(queue, id, content)):
+        raise _gone(queue, id)
+    say("updated")
+
+
+def progress(
+    queue: Queue,
+    id: JobId,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="Any text, such as 50.")],
+    *,
+    url: Url = None,
+) -> None:
+    """Write a job's progress, and tell those who listen."""
+    if not _ask(url, queue, lambda jobs: jobs.update_progress(queue, id, value)):
+        raise _gone(queue, id)
+    say("written")
+
+
+def logs(
+    queue: Queue,
+    id: JobId,
+    *,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", min=1, help="At most so many lines.", show_default=False)
+    ] = None,
+    offset: Offset = 0,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a job's log, the oldest line first. A job that is gone: exit code 1."""
+
+    async def both(jobs: Jobs) -> tuple[list[str], JobView | None]:
+        return await jobs.get_job_logs(queue, id, limit=limit, offset=offset), await jobs.get(queue, id)
+
+    lines, view = _ask(url, queue, both)
+    if view is None and not lines:
+        raise _gone(queue, id)
     if as_json:
-        print_json([_facts(view) for view in views])
+        print_lines(lines)
+    else:
+        print_log(lines)
+
+
+def log(
+    queue: Queue,
+    id: JobId,
+    line: Annotated[str, typer.Argument(metavar="LINE", help="The line.")],
+    *,
+    keep: Annotated[
+        int | None, typer.Option("--keep", metavar="N", min=1, help="The newest lines that stay.", show_default=False)
+    ] = None,
+    url: Url = None,
+) -> None:
+    """Append a line to a job's log, and print how many it has."""
+    count = _ask(url, queue, lambda jobs: jobs.add_log(queue, id, line, keep=keep))
+    if count is None:
+        raise _gone(queue, id)
+    say(str(count))
+
+
+def print_jobs(views: Sequence[JobView], *, as_json: bool) -> None:
+    """Jobs as a table, or a line of JSON each."""
+    if as_json:
+        print_lines(_facts(view) for view in views)
         return
     rows = [
-        (view.id, view.state, view.attempts, view.failures, view.group, _moment(view.score), view.last_error)
+        (view.id, view.state, view.attempts, view.failures, view.group, moment(view.score), view.last_error)
         for view in views
     ]
     print_table(("id", "state", "attempts", "failures", "group", "due or deadline", "last error"), rows)
 
 
+def print_row(view: JobView, *, as_json: bool, log: Sequence[str] | None = None) -> None:
+    """One job with all that is known of it, and with its log where that was asked for."""
+    facts = _facts(view)
+    del facts["score"]
+    if as_json:
+        print_json(facts if log is None else {**facts, "log": list(log)})
+        return
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        if value is not None:
+            say(f"{name.ljust(width)}  {value}")
+
+
+def print_log(lines: Sequence[str]) -> None:
+    """A log, a line each."""
+    for line in lines:
+        say(line)
+
+
 def _facts(view: JobView) -> dict[str, Any]:
-    return {**asdict(view), "payload": as_text(view.payload), "minted_at": _moment(view.minted_at)}
+    score = view.score if math.isfinite(view.score) else str(view.score)
+    return {**asdict(view), "payload": as_text(view.payload), "minted_at": moment(view.minted_at), "score": score}
 
 
-def _moment(ms: float) -> str | None:
-    """ISO 8601 of ms since 1970; None for 0; the number itself where no calendar reaches."""
-    if not ms:
-        return None
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):
-        return str(int(ms))
+def _gone(queue: str, id: str) -> typer.Exit:
+    note(f"{id}: no such job in {queue}; a completed job has no row")
+    return typer.Exit(Exit.FAILED)
+
+
+def _ask(url: str | None, queue: str, verb: Callable[[Jobs], Awaitable[T]]) -> T:
+    """One verb of Jobs over a connection of its own."""
+    settings = prepared(url, queue)
+
+    async def run() -> T:
+        from echomq_worker.jobs import Jobs
+
+        async with connected(settings) as connector:
+            return await verb(Jobs(connector))
+
+    return run_async(run())

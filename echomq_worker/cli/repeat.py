@@ -16,6 +16,7 @@ from echomq_worker.cli.common import (
     connected,
     note,
     print_json,
+    print_lines,
     print_table,
     read_payload,
     run_async,
@@ -90,17 +91,15 @@ def list_repeats(queue: Queue, *, url: Url = None, as_json: AsJson = False) -> N
 
     records = run_async(ask())
     if as_json:
-        print_json(
-            [
-                {
-                    "name": record.name,
-                    "every_ms": record.every_ms,
-                    "fixed_rate": record.fixed_rate,
-                    "next_at_ms": record.next_at_ms,
-                    "template": as_text(record.template),
-                }
-                for record in records
-            ]
+        print_lines(
+            {
+                "name": record.name,
+                "every_ms": record.every_ms,
+                "fixed_rate": record.fixed_rate,
+                "next_at_ms": record.next_at_ms,
+                "template": as_text(record.template),
+            }
+            for record in records
         )
         return
     rows = [

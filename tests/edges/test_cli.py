@@ -148,7 +148,7 @@ def test_a_file_of_envelopes(cli: Cli, server: ValkeyServer, tmp_path: Path) -> 
     assert (code, json.loads(out)) == (0, {"admitted": 3, "duplicates": 1})
     assert the_row(server, "emails", "JOB0KHTOWnGLuC")["payload"] == b"1"
     _, stats, _ = cli("queue", "stats", "emails", "--json")
-    (counts,) = json.loads(stats)
+    counts = json.loads(stats)
     assert (counts["pending"], counts["scheduled"], counts["lanes"]) == (1, 1, {group_for("tenant-7"): 1})
 
 
@@ -227,7 +227,7 @@ def test_list_shows_the_newest_first(cli: Cli) -> None:
     _, scheduled, _ = cli("job", "list", "emails", "--state", "scheduled")
     wrong = cli("job", "list", "emails", "--state", "lost")
 
-    assert [row["id"] for row in json.loads(page)] == [ids[2], ids[1]]
+    assert [json.loads(line)["id"] for line in page.splitlines()] == [ids[2], ids[1]]
     assert ids[0] in rest
     assert due.strip() in scheduled
     assert "2030-01-01T00:00:00.000+00:00" in scheduled
@@ -260,7 +260,7 @@ def test_repeats_are_added_listed_and_cancelled(cli: Cli) -> None:
     assert other[:2] == (0, "exists\n")
     assert "another every_ms" in other[2]
     assert updated[:2] == (0, "updated\n")
-    (record,) = json.loads(listed)
+    record = json.loads(listed)
     assert (record["name"], record["every_ms"], record["fixed_rate"]) == ("daily", 3_600_000, True)
     assert record["template"] == '{"kind": "daily"}'
     assert "fixed" in as_text
@@ -296,7 +296,7 @@ def test_check_says_what_it_would_run(cli: Cli, url: str, monkeypatch: pytest.Mo
     assert [row["kind"] for row in found["handlers"]] == ["async", "thread"]
     assert found["server"]["policy"] == "noeviction"
     _, stats, _ = cli("queue", "stats", "emails", "--json")
-    assert json.loads(stats)[0]["pending"] == 1
+    assert json.loads(stats)["pending"] == 1
 
 
 def test_check_refuses_what_run_would_refuse(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
