@@ -55,7 +55,8 @@ class Executor:
 
     `limits` are the worker's defaults, the handler's options win. `state` is what the lifespan yielded. `announce(job)`
     is called in the handler's context before it starts (`current_job.set`). `draw` is the randomness of a jitter.
-    `result` makes the bytes that a Complete carries of what the handler returned; without it nothing is kept.
+    `result` makes the bytes that a Complete carries of what the handler of a flow's child returned; of any other job
+    nothing is kept.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Executor:
         job.runner = runner = runner or _current_task()
         try:
             value = await (begun or self._call(job))
-            outcome: Outcome = COMPLETE if self._plain else self._judge.returned(job, value)
+            outcome: Outcome = COMPLETE if self._plain or not job.flow_child else self._judge.returned(job, value)
         except BaseException as exc:
             if passes(exc, runner, sent=_sent(job)):
                 raise

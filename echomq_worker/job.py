@@ -15,6 +15,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Literal, Protocol, TypeVar
 
+from echomq_worker import children
+from echomq_worker.children import Dependencies
 from echomq_worker.connector import Wire
 from echomq_worker.errors import ConfigError, InvalidArgument, Stale, shown
 from echomq_worker.guards import progress_text, utf8
@@ -241,6 +243,21 @@ class Job:
             return False
         return bool(reply == 1)
 
+    async def children_values(self) -> dict[str, object]:
+        """What the children of this job, a flow's parent, have returned, by id: JSON decoded, else text, else bytes.
+
+        A child that returned nothing has its own id there. Raises WireError. Source: protocol section 6.
+        """
+        return await children.values(self.context.wire, self.context.keys, self.id)
+
+    async def dependencies(self) -> Dependencies:
+        """How the children of this job stand: who is done, dead, dead but ignored. Raises WireError."""
+        return await children.dependencies(self.context.wire, self.context.keys, self.id)
+
+    async def ignored_failures(self) -> dict[str, str]:
+        """Why the children died whose death this job ignores (policy `id`), by id. Raises WireError."""
+        return await children.ignored_failures(self.context.wire, self.context.keys, self.id)
+
 
 class BlockingJob:
     """The awaitable verbs of a job for a plain function, which runs in a thread: each waits for its reply.
@@ -264,6 +281,18 @@ class BlockingJob:
     def extend(self, ms: int) -> bool:
         """As `Job.extend`."""
         return self._wait("extend", self._job.extend(ms))
+
+    def children_values(self) -> dict[str, object]:
+        """As `Job.children_values`."""
+        return self._wait("children_values", self._job.children_values())
+
+    def dependencies(self) -> Dependencies:
+        """As `Job.dependencies`."""
+        return self._wait("dependencies", self._job.dependencies())
+
+    def ignored_failures(self) -> dict[str, str]:
+        """As `Job.ignored_failures`."""
+        return self._wait("ignored_failures", self._job.ignored_failures())
 
     def _wait(self, verb: str, call: Coroutine[Any, Any, T]) -> T:
         try:

@@ -59,7 +59,7 @@ class Judge:
     """Makes outcomes of what one handler returns and raises.
 
     `limits` are in force for it; `draw` is the randomness of a jitter. `result` makes the bytes that a Complete carries
-    of what the handler returned; without it nothing is kept.
+    of what the handler of a flow's child returned; of any other job nothing is kept, as without it.
     """
 
     __slots__ = ("_draw", "_limits", "_no_retry", "result")
@@ -79,7 +79,7 @@ class Judge:
 
     def returned(self, job: Job, value: object) -> Outcome:
         """The handler has returned `value`, and its lease is not lost."""
-        if self.result is None:
+        if self.result is None or not job.flow_child:
             return COMPLETE
         try:
             return Complete(self.result(value))

@@ -1,8 +1,8 @@
-"""Pump: fires due repeats and promotes, once per tick or earlier when a repeat is due earlier.
+"""Pump: fires due repeats, delivers the reports of flows and promotes, once per tick or earlier when it has reason to.
 
-Source: design section 3 (Pump), seeds ("The cadence is the Pump's"), decisions P1 to P3. Any number of Pumps may run
-on one queue: the script fires an occurrence once for the whole fleet. Every repeat is priced on the host clock, as
-the seed has it.
+Source: design section 3 (Pump), seeds ("The cadence is the Pump's"), decisions P1 to P3, protocol section 6. Any number
+of Pumps may run on one queue: the script fires an occurrence once for the whole fleet, and a report that is delivered
+twice counts once. Every repeat is priced on the host clock, as the seed has it.
 """
 
 from __future__ import annotations
@@ -20,22 +20,30 @@ from echomq_worker.degraded import Degraded
 from echomq_worker.errors import ServerError, WireError
 from echomq_worker.identity import Mint
 from echomq_worker.keyspace import Keys
+from echomq_worker.logs import Logger
 from echomq_worker.nap import Nap
+from echomq_worker.outbox import BATCH as OUTBOX_BATCH
+from echomq_worker.outbox import deliver
 from echomq_worker.script import evaluate, evaluate_many
 
 BATCH = 100
+# A Pump that is poked looks at most so often in a tick.
+_LOOKS_A_TICK = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
     """What one pass did: occurrences that it enqueued, due jobs that it released, when the next repeat is due, in ms
-    since 1970 on the host clock (None: nothing is registered), and dead jobs that it deleted.
+    since 1970 on the host clock (None: nothing is registered), dead jobs that it deleted, and reports of flows that it
+    delivered; whether `more` of these are there.
     """
 
     fired: int
     promoted: int
     next_due_ms: int | None
     trimmed: int = 0
+    delivered: int = 0
+    more: bool = False
 
 
 class Pump:
@@ -45,8 +53,10 @@ class Pump:
         "_clock",
         "_degraded",
         "_keys",
+        "_log",
         "_mint",
         "_nap",
+        "_poked",
         "_promote_batch",
         "_retention",
         "_stopping",
@@ -65,6 +75,7 @@ class Pump:
         promote_batch: int,
         degraded: Degraded,
         retention: Retention | None = None,
+        log: Logger | None = None,
     ) -> None:
         self._wire = wire
         self._keys = keys
@@ -74,7 +85,9 @@ class Pump:
         self._promote_batch = promote_batch
         self._degraded = degraded
         self._retention = retention
+        self._log = log
         self._nap = Nap()
+        self._poked = False
         self._stopping = False
 
     def stop(self) -> None:
@@ -82,8 +95,15 @@ class Pump:
         self._stopping = True
         self._nap.wake()
 
+    def poke(self) -> None:
+        """A child of a flow has ended here: its report need not wait for the tick."""
+        if not self._poked:
+            self._poked = True
+            self._nap.wake()
+
     async def beat(self) -> Tick:
-        """Fire what is due, at most 100 repeats, promote one batch, and trim the dead set where it is kept short.
+        """Fire what is due, at most 100 repeats, promote one batch, deliver for half a tick at most, and trim the dead
+        set where it is kept short.
 
         Raises WireError, ServerError.
         """
@@ -91,18 +111,19 @@ class Pump:
         now = self._clock.now_ms()
         with anyio.CancelScope(shield=True):
             # Both are queued in one turn of the event loop, so they leave in one write.
-            (due, head), (promoted,) = await asyncio.gather(
+            (due, head, reports), (promoted,) = await asyncio.gather(
                 self._wire.pipeline(
                     [
                         ("ZRANGEBYSCORE", keys.repeat, "-inf", now, "LIMIT", 0, BATCH),
                         ("ZRANGE", keys.repeat, 0, 0, "WITHSCORES"),
+                        ("LRANGE", keys.outbox, 0, OUTBOX_BATCH - 1),
                     ]
                 ),
                 evaluate_many(
                     self._wire, [("promote", (keys.schedule, keys.pending), (keys.base, self._promote_batch))]
                 ),
             )
-            for reply in (due, head, promoted):
+            for reply in (due, head, reports, promoted):
                 if isinstance(reply, Exception):
                     raise reply
             next_due = head[1] if head else b""
@@ -113,12 +134,30 @@ class Pump:
                     self._wire, "repeat_fire", (keys.repeat, keys.pending), (keys.base, now, *pairs)
                 )
                 fired = answers.count(b"fired")
+            delivered, more = await self._deliver(reports)
             trimmed = 0 if self._retention is None else await self._retention.beat()
-        return Tick(fired, promoted, _run_at(next_due), trimmed)
+        return Tick(fired, promoted, _run_at(next_due), trimmed, delivered, more)
+
+    async def _deliver(self, reports: list[bytes]) -> tuple[int, bool]:
+        """How many reports reached their parents, and whether there may be more."""
+        keys, told = self._keys, 0
+        until = self._clock.monotonic_ms() + self._tick_ms / 2
+        while reports:
+            done = await deliver(self._wire, keys, reports)
+            told += done.told
+            if done.aside and self._log is not None:
+                self._log.warning("flow reports set aside", queue=keys.queue, count=done.aside, key=keys.malformed)
+            if len(reports) < OUTBOX_BATCH:
+                break
+            if self._stopping or self._clock.monotonic_ms() >= until:
+                return told, True
+            reports = await self._wire.call("LRANGE", keys.outbox, 0, OUTBOX_BATCH - 1)
+        return told, False
 
     async def run(self) -> None:
         """Tick until stopped. A due repeat does not wait for the tick; a wire error waits on the degraded curve."""
         while not self._stopping:
+            self._poked, began_ms = False, self._clock.monotonic_ms()
             try:
                 tick = await self.beat()
             except (WireError, ServerError) as error:
@@ -128,7 +167,13 @@ class Pump:
             wait_ms: float = self._tick_ms
             if tick.next_due_ms is not None:
                 wait_ms = min(wait_ms, max(1, tick.next_due_ms - self._clock.now_ms()))
+            if tick.more:
+                wait_ms = 1
             await self._nap.sleep(self._clock, wait_ms)
+            if self._poked and not self._stopping:
+                gap_ms = self._tick_ms / _LOOKS_A_TICK - (self._clock.monotonic_ms() - began_ms)
+                if gap_ms > 0:
+                    await self._nap.sleep(self._clock, gap_ms)
 
 
 def _run_at(score: bytes) -> int | None:

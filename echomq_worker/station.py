@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from anyio.abc import TaskGroup
 
+from echomq_worker import children
 from echomq_worker.claims import Claims
 from echomq_worker.clock import Clock
 from echomq_worker.connector import Connector
@@ -100,7 +101,9 @@ class Station:
         self._bound = bound
         self._shared = shared
         self._pace = pace
-        self.executor = Executor(bound, limits=pace.limits, state=shared.state, announce=self.journal.started)
+        self.executor = Executor(
+            bound, limits=pace.limits, state=shared.state, announce=self.journal.started, result=children.written
+        )
         self._context = JobContext(self.keys, shared.connector, max_attempts=limits.max_attempts)
         self.settle = Settle(
             shared.connector,
@@ -149,9 +152,18 @@ class Station:
         if not self.idle:
             return False
         keys = self.keys
-        paused, pending, ring, (seconds, _) = await self._shared.connector.pipeline(
-            [("HEXISTS", keys.meta, "paused"), ("ZCARD", keys.pending), ("LLEN", keys.ring), ("TIME",)]
+        paused, pending, ring, (seconds, _), reports = await self._shared.connector.pipeline(
+            [
+                ("HEXISTS", keys.meta, "paused"),
+                ("ZCARD", keys.pending),
+                ("LLEN", keys.ring),
+                ("TIME",),
+                ("LLEN", keys.outbox),
+            ]
         )
+        # A report that is on its way may release a job of another queue.
+        if reports and self.pump is not None:
+            return False
         until = int(seconds) * 1000 + horizon_ms
         due = await self._shared.connector.call("ZCOUNT", keys.schedule, "-inf", until)
         return bool(paused) or (not (pending or ring or due) and self.idle)
@@ -164,6 +176,8 @@ class Station:
     def _settled(self, answers: Sequence[Settled]) -> None:
         for job, _, _ in answers:
             self.let_go(job)
+            if job.flow_child and self.pump is not None:
+                self.pump.poke()
         self.journal.settled(answers)
         for consumer in self.consumers:
             consumer.settled()
@@ -248,6 +262,7 @@ class Station:
             tick_ms=self._pace.tick_ms,
             promote_batch=self._pace.promote_batch,
             degraded=self._degraded("pump"),
+            log=self._shared.log,
             retention=self._retention(),
         )
 

@@ -52,8 +52,8 @@ async def test_a_handler_that_returns_completes_its_job() -> None:
     assert await outcome_of(plain) == Complete(None)
 
 
-async def test_what_a_handler_returns_can_be_kept() -> None:
-    """The hook makes the bytes; where it fails, the run has failed."""
+async def test_what_the_handler_of_a_flows_child_returns_is_kept() -> None:
+    """The hook makes the bytes; where it fails, the run has failed. Of any other job nothing is kept."""
 
     async def handler() -> str:
         return "done"
@@ -65,8 +65,11 @@ async def test_what_a_handler_returns_can_be_kept() -> None:
         raise TypeError("no form")
 
     for one in (handler, plain):
-        assert await outcome_of(one, result=lambda value: str(value).encode()) == Complete(b"done")
-        assert await outcome_of(one, result=broken) == RetryLater(1_000, "TypeError: no form")
+        child = a_job()
+        child.flow_child = True
+        assert await outcome_of(one, child, result=lambda value: str(value).encode()) == Complete(b"done")
+        assert await outcome_of(one, child, result=broken) == RetryLater(1_000, "TypeError: no form")
+        assert await outcome_of(one, result=broken) == Complete()
 
 
 @both_kinds
