@@ -16,8 +16,8 @@ import anyio
 
 from echomq_worker.clock import Clock
 from echomq_worker.connector import Wire
-from echomq_worker.errors import EchoMQError, WireError
-from echomq_worker.job import SHUTDOWN, Job, cancel
+from echomq_worker.errors import ConnectionLost, EchoMQError, WireError
+from echomq_worker.job import LEASE_LOST, SHUTDOWN, Job, cancel
 from echomq_worker.nap import Nap
 from echomq_worker.script import evaluate
 from echomq_worker.station import Station
@@ -35,7 +35,7 @@ T = TypeVar("T")
 class HandOver:
     """The end of a process, for all its stations. `run` is called when every claim loop has ended."""
 
-    __slots__ = ("_clock", "_hurried", "_nap", "_stations", "_unheard_s", "_wire")
+    __slots__ = ("_clock", "_hurried", "_nap", "_stations", "_unanswered", "_unheard_s", "_wire")
 
     def __init__(self, wire: Wire, stations: Sequence[Station], *, clock: Clock) -> None:
         self._wire = wire
@@ -44,6 +44,7 @@ class HandOver:
         self._nap = Nap()
         self._hurried = False
         self._unheard_s = 0.0
+        self._unanswered: set[Job] = set()
 
     def hurry(self) -> None:
         """A second signal: the grace is over now."""
@@ -54,6 +55,7 @@ class HandOver:
         """Drain, then hand over. Never raises for the wire: what could not be said is left to its lease, and logged."""
         for station in self._stations:
             station.changed = self._nap.wake
+            station.settle.hurry()
         await self._give_back_unstarted()
         await self._wait(
             lambda: all(one.idle for one in self._stations), 0 if self._hurried else grace_ms, hurries=True
@@ -63,13 +65,9 @@ class HandOver:
                 cancel(job, SHUTDOWN)
         # A function in a thread has been told; it is not waited for.
         await self._wait(lambda: not any(self._cancellable(one) for one in self._stations), CANCEL_MS)
-        await self._give_back()
-        for station in self._stations:
-            station.settle.hurry()
-        await self._wait(lambda: not any(one.settle.open for one in self._stations), LAST_WORDS_MS)
-        for station in self._stations:
-            station.journal.handed_over("left", [job.id for job in station.settle.open])
-            station.executor.close()
+        if await self._give_back():
+            await self._wait(lambda: not any(one.settle.open for one in self._stations), LAST_WORDS_MS)
+        await self._end()
 
     async def after_crash(self) -> None:
         """A loop has died, and every handler was cancelled with it: open verdicts are said, jobs in hand given back.
@@ -79,73 +77,104 @@ class HandOver:
         await self._give_back_unstarted()
         for station in self._stations:
             while station.settle.open:
-                sent: int | None = await self._insist(station.settle.beat)
+                sent, _ = await self._insist(station.settle.beat)
                 if not sent:
                     break
             in_threads = station.executor.in_threads()
             ended = [job for job in station.running if job.runner is None and job not in in_threads]
-            await self._say("release", station, ended)
-            for job in ended:
-                self._forget(station, job)
+            for consumer in station.consumers:
+                consumer.interrupted += [job for job in ended if job in consumer.slots.running]
+                consumer.slots.running.difference_update(ended)
         await self._give_back()
-        for station in self._stations:
-            station.journal.handed_over("left", [job.id for job in station.settle.open])
-            station.executor.close()
-
-    @staticmethod
-    def _forget(station: Station, job: Job) -> None:
-        for consumer in station.consumers:
-            consumer.slots.running.discard(job)
+        await self._end()
 
     async def _give_back_unstarted(self) -> None:
         self._begin_last_words()
         for station in self._stations:
-            jobs: list[Job] = []
             for consumer in station.consumers:
-                jobs += consumer.unstarted + consumer.slots.take_unstarted()
+                consumer.interrupted += consumer.unstarted + consumer.slots.take_unstarted()
                 consumer.unstarted = []
-                jobs += await self._insist(consumer.read_receipt) or []
-            await self._say("release", station, jobs)
+            # What the server does not hear now it is told again at the end.
+            unheard = await self._release(station)
+            station.consumers[0].interrupted += unheard
 
-    async def _give_back(self) -> None:
+    async def _give_back(self) -> bool:
+        """Whether the server has heard all of it."""
         self._begin_last_words()
+        heard = True
         for station in self._stations:
-            for consumer in station.consumers:
-                await self._say("release", station, consumer.interrupted)
-                consumer.interrupted = []
-            await self._say("disown", station, list({*station.running, *station.executor.in_threads()}))
+            unheard = await self._release(station)
+            stubborn = {*station.running, *station.executor.in_threads()}
+            unheard += await self._say("disown", station, [job for job in stubborn if job.cancel_reason != LEASE_LOST])
+            self._leave(station, unheard)
+            heard = heard and not unheard
+        return heard
 
-    async def _say(self, verb: str, station: Station, jobs: Sequence[Job]) -> None:
-        if not jobs:
-            return
+    async def _end(self) -> None:
+        for station in self._stations:
+            if any(consumer.interrupted for consumer in station.consumers):
+                # Handlers that have ended meanwhile after all.
+                self._begin_last_words()
+                self._leave(station, await self._release(station))
+            self._leave(station, station.settle.open)
+            station.executor.close()
+
+    @staticmethod
+    def _leave(station: Station, jobs: Sequence[Job]) -> None:
+        station.journal.handed_over("left", [job.id for job in jobs])
+        for job in jobs:
+            station.let_go(job)
+
+    async def _release(self, station: Station) -> list[Job]:
+        jobs: list[Job] = []
+        for consumer in station.consumers:
+            replayed, _ = await self._insist(consumer.read_receipt)
+            jobs += consumer.interrupted + (replayed or [])
+            consumer.interrupted = []
+        return await self._say("release", station, jobs)
+
+    async def _say(self, verb: str, station: Station, jobs: Sequence[Job]) -> list[Job]:
+        """Say it of `jobs`, many in one call, and tell what came of it; answers those of which nothing was heard."""
         keys = station.keys
         declared = (keys.active, keys.pending) if verb == "release" else (keys.active,)
+        unheard: list[Job] = []
         for at in range(0, len(jobs), _CHUNK):
             chunk = jobs[at : at + _CHUNK]
             words = [word for job in chunk for word in (job.id, job.held)]
-            say = partial(evaluate, self._wire, verb, declared, [keys.base, *words])
-            answers: list[bytes] = await self._insist(say) or []
-            said = {job.id for job, answer in zip(chunk, answers, strict=False) if answer == b"ok"}
-            station.journal.handed_over(_PAST[verb], [job.id for job in chunk if job.id in said])
-            station.journal.handed_over("left", [job.id for job in chunk if job.id not in said])
-            for job in chunk:
+            answers, again = await self._insist(partial(evaluate, self._wire, verb, declared, [keys.base, *words]))
+            if again or answers is None:
+                self._unanswered.update(chunk)
+            if answers is None:
+                unheard += chunk
+                continue
+            said = []
+            for job, answer in zip(chunk, answers, strict=True):
+                # Where the first saying was not answered it was done then: the job is not ours any more by now.
+                if answer == b"ok" or job in self._unanswered:
+                    said.append(job.id)
+                else:
+                    station.journal.lost(job, answer.decode())
                 station.let_go(job)
+            station.journal.handed_over(_PAST[verb], said)
+        return unheard
 
     def _begin_last_words(self) -> None:
         # One limit for all that is said now: a process of many queues must not wait it out once for each.
         self._unheard_s = anyio.current_time() + LAST_WORDS_MS / 1000
 
-    async def _insist(self, say: Callable[[], Awaitable[T]]) -> T | None:
-        """The reply of `say()`, which may be said twice; None when the server was not reached in time."""
+    async def _insist(self, say: Callable[[], Awaitable[T]]) -> tuple[T | None, bool]:
+        """The reply of `say()`, None without one in time; and whether it may have been said before that."""
+        again = False
         with anyio.CancelScope(deadline=self._unheard_s):
             while True:
                 try:
-                    return await say()
-                except WireError:
+                    return await say(), again
+                except WireError as error:
+                    again = again or isinstance(error, ConnectionLost)
                     await self._clock.sleep_ms(_RETRY_MS)
                 except EchoMQError:
-                    return None
-        return None
+                    break
+        return None, again
 
     def _cancellable(self, station: Station) -> bool:
         in_threads = {job.id for job in station.executor.in_threads()}
