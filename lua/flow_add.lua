@@ -10,7 +10,7 @@
 -- returns n admitted | 0 where a row of the flow stands already (nothing is written) | EMQKIND
 -- include: lane
 local n, p = tonumber(ARGV[3]), string.sub(KEYS[3], 1, -8)
-if not n or n < 1 or #ARGV ~= 3 + 2 * n or #KEYS ~= 3 + n then
+if not (n and n >= 1) or #ARGV ~= 3 + 2 * n or #KEYS ~= 3 + n then
   return redis.error_reply('ERR flow n must be the number of children, 1 or more, with a key and two arguments each')
 end
 local standing = redis.call('EXISTS', KEYS[1])

@@ -11,7 +11,7 @@ if string.sub(ARGV[1], 1, 3) ~= 'JOB' then
   return redis.error_reply('EMQKIND job id must be JOB-namespaced')
 end
 local n, fields = tonumber(ARGV[3]), {}
-if not n or n < 1 or n % 1 > 0 then return redis.error_reply('ERR flow n must be a whole number above 0') end
+if not (n and n >= 1 and n % 1 == 0) then return redis.error_reply('ERR flow n must be a whole number above 0') end
 for i = 4, #ARGV, 2 do fields[ARGV[i]] = ARGV[i + 1] end
 redis.call('GET', KEYS[2])
 local told = {}
