@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from echomq_worker.backoff import Exponential, Fixed, Jitter
+    from echomq_worker.cancel import Cancel
     from echomq_worker.connector import Connector, connect
     from echomq_worker.errors import EchoMQError
     from echomq_worker.job import Job, JobCancelled
@@ -19,15 +20,17 @@ if TYPE_CHECKING:
     from echomq_worker.pool import Pool, connect_pool
     from echomq_worker.repeat import Repeat
     from echomq_worker.rows import Receipt
+    from echomq_worker.run import Report
     from echomq_worker.settings import Settings
     from echomq_worker.stalled import Stalled
     from echomq_worker.verdict import Delay, Reject, Retry
-    from echomq_worker.worker import Report, Worker
+    from echomq_worker.worker import Worker
 
 _HOMES = {
     "Exponential": "backoff",
     "Fixed": "backoff",
     "Jitter": "backoff",
+    "Cancel": "cancel",
     "Connector": "connector",
     "connect": "connector",
     "EchoMQError": "errors",
@@ -45,11 +48,12 @@ _HOMES = {
     "Delay": "verdict",
     "Reject": "verdict",
     "Retry": "verdict",
-    "Report": "worker",
+    "Report": "run",
     "Worker": "worker",
 }
 
 __all__ = [
+    "Cancel",
     "Connector",
     "Delay",
     "EchoMQError",

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from time import monotonic
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import hiredis
 
@@ -114,6 +114,18 @@ class _Batch:
         self.replies: list[Any] = []
 
 
+class Hearer(Protocol):
+    """Who hears what a server sends unasked on a connection that has subscribed."""
+
+    def message(self, channel: bytes, data: bytes) -> None:
+        """Something was published."""
+        ...
+
+    def ended(self, error: WireError) -> None:
+        """Nothing comes any more."""
+        ...
+
+
 class Link(asyncio.Protocol):
     """One connection that is open or has been. It never reconnects and never sends anything twice.
 
@@ -121,10 +133,11 @@ class Link(asyncio.Protocol):
     `writable` is clear while more than 1 MiB waits to be sent; who queues more has to wait for it first.
     """
 
-    def __init__(self, peer: str, timeout_s: float) -> None:
+    def __init__(self, peer: str, timeout_s: float, *, hearer: Hearer | None = None) -> None:
         self.peer = peer
         self.timeout_s = timeout_s
         self.closed = False
+        self._hearer = hearer
         self.writable = asyncio.Event()
         self.writable.set()
         self._loop = asyncio.get_running_loop()
@@ -212,6 +225,10 @@ class Link(asyncio.Protocol):
             self._reader.feed(data)
             reply = gets()
             while reply is not _NOTHING_YET:
+                if self._hearer is not None and _is_message(reply):
+                    self._hearer.message(reply[1], reply[2])
+                    reply = gets()
+                    continue
                 if not waiting:
                     self._end(ConnectionLost, f"a reply that nobody asked for{_told(reply)}")
                     self.abort()
@@ -235,6 +252,8 @@ class Link(asyncio.Protocol):
         self._gone.set()
 
     def _end(self, kind: type[WireError], why: str) -> None:
+        if self._hearer is not None and not self.closed:
+            self._hearer.ended(kind(f"{self.peer}: {why}"))
         self.closed = True
         self.writable.set()
         if self._watch is not None:
@@ -277,19 +296,29 @@ def _reason(exc: Exception | None) -> str:
     return f"the connection broke: {type(exc).__name__}: {' '.join(str(exc).split())}"
 
 
+def _is_message(reply: Any) -> bool:
+    return isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message"
+
+
 def _told(reply: object) -> str:
     return f" ({reply})" if isinstance(reply, EchoMQError) else ""
 
 
 async def establish(
-    endpoint: Endpoint, *, wire_version: str, connect_timeout_ms: int, command_timeout_ms: int, name: str
+    endpoint: Endpoint,
+    *,
+    wire_version: str,
+    connect_timeout_ms: int,
+    command_timeout_ms: int,
+    name: str,
+    hearer: Hearer | None = None,
 ) -> Link:
     """Connect, authenticate, select, name, and pass the fence: the link that is returned is ready for any command.
 
     Raises Unreachable, AuthenticationFailed, FenceRefused, Unavailable (the server is loading, say), ConfigError (no
-    such database). `connect_timeout_ms` covers all of it.
+    such database). `connect_timeout_ms` covers all of it. `hearer` hears the messages of a link that subscribes.
     """
-    link = Link(endpoint.peer, command_timeout_ms / 1000)
+    link = Link(endpoint.peer, command_timeout_ms / 1000, hearer=hearer)
     try:
         async with asyncio.timeout(connect_timeout_ms / 1000):
             await endpoint.dial(lambda: link)

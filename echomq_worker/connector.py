@@ -10,13 +10,16 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from echomq_worker.clock import Clock, SystemClock
-from echomq_worker.connection import Answer, Link, establish, pack
+from echomq_worker.connection import Answer, Hearer, Link, establish, pack
 from echomq_worker.endpoint import Endpoint
 from echomq_worker.errors import ConfigError, EchoMQError, Unreachable, WireError
 from echomq_worker.parking import Parking
+from echomq_worker.subscription import Subscription
+
+A = TypeVar("A", Parking, Subscription)
 
 
 class Wire(Protocol):
@@ -60,7 +63,7 @@ class Connector:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._link: Link | None = None
         self._opening: asyncio.Task[Link | EchoMQError] | None = None
-        self._parkings: list[Parking] = []
+        self._apart: list[Parking | Subscription] = []
         self._closed = False
         self._generation = 0
         self._held_up = 0
@@ -124,12 +127,26 @@ class Connector:
 
     def parking(self, *, margin_ms: int = 2000) -> Parking:
         """A connection for blocking waits; it is closed with the connector. Raises EchoMQError on a closed one."""
+        return self._kept(Parking(self, self._establish_parking, margin_ms=margin_ms))
+
+    def subscription(self, purpose: str) -> Subscription:
+        """A connection that hears channels, named `<name>:<purpose>`; it is closed with the connector.
+
+        Raises EchoMQError on a closed one.
+        """
+
+        async def dial(hearer: Hearer) -> Link:
+            self._check_loop()
+            return await self._establish(f"{self._name}:{purpose}", hearer)
+
+        return self._kept(Subscription(dial, ping_ms=self._command_timeout_ms))
+
+    def _kept(self, one: A) -> A:
         if self._closed:
             raise EchoMQError(f"connector {self.url_safe}: it is closed")
-        parking = Parking(self, self._establish_parking, margin_ms=margin_ms)
-        self._parkings = [kept for kept in self._parkings if not kept.closed]
-        self._parkings.append(parking)
-        return parking
+        self._apart = [kept for kept in self._apart if not kept.closed]
+        self._apart.append(one)
+        return one
 
     async def skew_ms(self) -> int:
         """The host's wall clock minus the server's TIME in ms, half the round trip taken off."""
@@ -191,33 +208,34 @@ class Connector:
         self._check_loop()
         return await self._establish(f"{self._name}:parking")
 
-    async def _establish(self, name: str) -> Link:
+    async def _establish(self, name: str, hearer: Hearer | None = None) -> Link:
         return await establish(
             self._endpoint,
             wire_version=self._wire_version,
             connect_timeout_ms=self._connect_timeout_ms,
             command_timeout_ms=self._command_timeout_ms,
             name=name,
+            hearer=hearer,
         )
 
     async def aclose(self) -> None:
-        """Close, parkings included; what is unanswered ends as ConnectionLost. May be called again."""
+        """Close, with parkings and subscriptions; what is unanswered ends as ConnectionLost. May be called again."""
         if self._loop is not None and not self._closed:
             self._check_loop()
         # A stack, so that a cancellation in the middle leaves nothing open behind it.
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._close_link)
             closing.push_async_callback(self._end_opening)
-            await self._close_parkings()
+            await self._close_apart()
 
-    async def _close_parkings(self) -> None:
-        parkings, self._parkings = self._parkings, []
+    async def _close_apart(self) -> None:
+        apart, self._apart = self._apart, []
         try:
             # They first, and while commands still go: a token that nobody took is given back over this connection.
-            await asyncio.gather(*(parking.aclose() for parking in parkings))
+            await asyncio.gather(*(one.aclose() for one in apart))
         finally:
-            for parking in parkings:
-                parking.abort()
+            for one in apart:
+                one.abort()
 
     async def _end_opening(self) -> None:
         self._closed = True

@@ -1,4 +1,4 @@
-"""Worker: builds every loop from the settings and the handlers, runs them in one task group, and stops them.
+"""Worker: what a user makes: handlers by queue name, and `run`.
 
 Source: design sections 2 and 3, issue "A worker that runs jobs" (Daemon and CLI). Nothing is read from the
 environment or opened before `run`.
@@ -6,71 +6,19 @@ environment or opened before `run`.
 
 from __future__ import annotations
 
-import secrets
-import signal
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
-
-import anyio
 
 from echomq_worker.backoff import Policy
 from echomq_worker.clock import Clock, SystemClock
-from echomq_worker.connector import Connector
-from echomq_worker.degraded import Outage
-from echomq_worker.errors import ConfigError, EchoMQError, WireError
+from echomq_worker.errors import ConfigError
 from echomq_worker.handlers import Bound, Handlers, yielded_type
-from echomq_worker.handover import HandOver
-from echomq_worker.identity import Mint
-from echomq_worker.leases import Keeper, Leases
-from echomq_worker.logs import Logger, get_logger
-from echomq_worker.options import Limits
+from echomq_worker.run import Report, Run
 from echomq_worker.settings import Settings, load_settings
-from echomq_worker.station import Pace, Shared, Station
-from echomq_worker.suspects import Suspects
 
 F = TypeVar("F", bound=Callable[..., Any])
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
-
-SKEW_WARNING_MS = 1_000
-# A burst waits for what becomes due this soon, so that a retry is part of it and tomorrow's job is not.
-BURST_HORIZON_MS = 5_000
-_BURST_LOOK_MS = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What one run of a worker did: answers to verdicts, and what was handed over at the end."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    exit_code: int = 0
-
-    @property
-    def completed(self) -> int:
-        """Jobs done."""
-        return self.counts["done"]
-
-    @property
-    def retried(self) -> int:
-        """Failed runs that will be repeated."""
-        return self.counts["scheduled"]
-
-    @property
-    def dead(self) -> int:
-        """Jobs given up, by a verdict or because they crashed their workers."""
-        return self.counts["dead"] + self.counts["buried"]
-
-    @property
-    def released(self) -> int:
-        """Jobs given back at once at the end."""
-        return self.counts["released"]
-
-    @property
-    def left(self) -> int:
-        """Jobs whose lease has to run out: disowned, or not handed over for want of a server."""
-        return self.counts["disowned"] + self.counts["left"]
 
 
 class Worker:
@@ -85,7 +33,7 @@ class Worker:
         self._name = name or "echomq-worker"
         self._clock = clock or SystemClock()
         self._lifespan: Lifespan | None = None
-        self._running: _Run | None = None
+        self._running: Run | None = None
 
     def handler(
         self,
@@ -155,7 +103,7 @@ class Worker:
         if self._running is not None:
             raise ConfigError("worker: it runs already, expected one run at a time")
         pumps = settings.pump if pump is None else pump
-        self._running = _Run(settings, bounds, clock=self._clock, pump=pumps, name=self._name)
+        self._running = Run(settings, bounds, clock=self._clock, pump=pumps, name=self._name)
         try:
             async with self._running.connector, self._entered() as state:
                 return await self._running.run(state, burst=burst, signals=signals)
@@ -185,133 +133,3 @@ class Worker:
                     f"(2 x {settings.beat_ms} ms)"
                 )
         return chosen
-
-
-class _Run:
-    """One run of a worker: the stations, and the two task groups that own every loop."""
-
-    def __init__(self, settings: Settings, bounds: Sequence[Bound], *, clock: Clock, pump: bool, name: str) -> None:
-        self.connector = self._connector(settings, name, clock)
-        self._settings = settings
-        self._bounds = bounds
-        self._clock = clock
-        self._log: Logger = get_logger("echomq_worker")
-        self._stopped = anyio.Event()
-        self._hand_over: HandOver | None = None
-        self._pace = Pace(
-            name=secrets.token_hex(6),
-            beat_ms=settings.beat_ms,
-            tick_ms=settings.tick_ms,
-            promote_batch=settings.promote_batch,
-            max_crashes=settings.max_crashes,
-            pump=pump,
-            level=settings.log_level,
-            dead_max_age_ms=settings.dead_max_age_ms,
-            dead_max_count=settings.dead_max_count,
-            limits=Limits(
-                concurrency=settings.concurrency,
-                max_attempts=settings.max_attempts,
-                retry=settings.retry_delay_ms,
-                lease_ms=settings.lease_ms,
-            ),
-        )
-
-    def stop(self) -> None:
-        """First call: drain, then hand over. Second call: the grace is over now."""
-        if self._stopped.is_set() and self._hand_over is not None:
-            self._hand_over.hurry()
-        self._stopped.set()
-
-    async def run(self, state: object, *, burst: bool, signals: bool) -> Report:
-        try:
-            return await self._run(state, burst=burst, signals=signals)
-        except BaseException:
-            if self._hand_over is not None:
-                with anyio.CancelScope(shield=True):
-                    await self._hand_over.after_crash()
-            raise
-
-    async def _run(self, state: object, *, burst: bool, signals: bool) -> Report:
-        leases = Leases(clock=self._clock)
-        outage = Outage(clock=self._clock, log=self._log)
-        await self._look_at_server()
-        async with anyio.create_task_group() as tasks:
-            shared = Shared(
-                connector=self.connector,
-                clock=self._clock,
-                mint=Mint(self._clock, self._settings.node_id),
-                leases=leases,
-                suspects=Suspects(),
-                outage=outage,
-                log=self._log,
-                tasks=tasks,
-                state=state,
-            )
-            stations = [Station(bound, shared, self._pace) for bound in self._bounds]
-            self._hand_over = HandOver(self.connector, stations, clock=self._clock)
-            keeper = Keeper(
-                leases,
-                lambda: self._connector(self._settings, "echomq-leases", self._clock),
-                shortest_lease_ms=min(station.limits.lease_ms for station in stations),
-                outage=outage,
-            )
-            tasks.start_soon(keeper.run, name="leases")
-            for station in stations:
-                tasks.start_soon(station.settle.run, name=f"settle:{station.queue}")
-            if signals:
-                tasks.start_soon(self._watch_signals, name="signals")
-            self._log.info("worker started", queues=[station.queue for station in stations])
-            async with anyio.create_task_group() as loops:
-                for station in stations:
-                    station.start(loops)
-                if burst:
-                    loops.start_soon(self._watch_burst, stations, name="burst")
-                await self._stopped.wait()
-                for station in stations:
-                    station.stop()
-            await self._hand_over.run(self._settings.grace_ms)
-            tasks.cancel_scope.cancel()
-        counts: Counter[str] = sum((station.journal.counts for station in stations), Counter())
-        self._log.info("worker stopped", **dict(counts))
-        return Report(counts)
-
-    @staticmethod
-    def _connector(settings: Settings, name: str, clock: Clock) -> Connector:
-        return Connector(
-            settings.require_url(),
-            wire_version=settings.wire_version,
-            connect_timeout_ms=settings.connect_timeout_ms,
-            command_timeout_ms=settings.command_timeout_ms,
-            clock=clock,
-            name=name,
-        )
-
-    async def _look_at_server(self) -> None:
-        """Clock skew and eviction: warned about, never a reason not to start."""
-        try:
-            skew_ms = await self.connector.skew_ms()
-            if abs(skew_ms) > SKEW_WARNING_MS:
-                self._log.warning("clock skew", host_minus_server_ms=round(skew_ms), hint="repeats use the host clock")
-            reply = await self.connector.call("CONFIG", "GET", "maxmemory-policy")
-            policy = reply[1].decode() if reply else ""
-            if policy and policy != "noeviction":
-                self._log.warning("eviction policy", policy=policy, expected="noeviction", hint="jobs may vanish")
-        except WireError:
-            raise
-        except EchoMQError as error:
-            self._log.info("server check skipped", reason=str(error))
-
-    async def _watch_signals(self) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
-            async for number in received:
-                self._log.info("signal", name=number.name, again=self._stopped.is_set())
-                self.stop()
-
-    async def _watch_burst(self, stations: Sequence[Station]) -> None:
-        while not self._stopped.is_set():
-            await self._clock.sleep_ms(_BURST_LOOK_MS)
-            try:
-                if all([await station.exhausted(BURST_HORIZON_MS) for station in stations]):
-                    self.stop()
-            except WireError:
-                continue  # the loops say so

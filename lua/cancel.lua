@@ -19,7 +19,8 @@ local child = read_child(p, id)
 touch_removal(p, id, row[2], child)
 if redis.call('ZSCORE', KEYS[3], id) then
   redis.call('HSET', KEYS[1], 'cancel', ARGV[2])
-  redis.call('PUBLISH', p .. 'cancel', cjson.encode({id = id, reason = ARGV[2]}))
+  -- A server that refuses the channel does not refuse the request: it arrives when the lease is extended.
+  redis.pcall('PUBLISH', p .. 'cancel', cjson.encode({id = id, reason = ARGV[2]}))
   return 'asked'
 end
 remove_job(p, id, row[2])

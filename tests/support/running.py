@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from echomq_worker.run import Report
 from echomq_worker.settings import Settings
-from echomq_worker.worker import Report, Worker
+from echomq_worker.worker import Worker
 
 BEAT_MS = 100
 LEASE_MS = 1_000

@@ -1,0 +1,70 @@
+"""Listener: requests to cancel, heard at once, over one connection for all queues of the process.
+
+Source: issue "Every control" ("it arrives at once where it is heard and at the next lease extension where it was
+missed"). What is published while the connection is gone is not heard here; the keeper brings it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from echomq_worker.cancel import read_request
+from echomq_worker.clock import Clock
+from echomq_worker.degraded import Degraded
+from echomq_worker.errors import ServerError, WireError
+from echomq_worker.keyspace import Keys
+from echomq_worker.logs import Logger
+from echomq_worker.subscription import Subscription
+
+
+class Listener:
+    """`run` hears the cancel channels of `queues` and calls `deliver(queue, id, reason)` for each request."""
+
+    __slots__ = ("_clock", "_degraded", "_deliver", "_log", "_queues", "_subscription")
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        queues: Sequence[Keys],
+        *,
+        clock: Clock,
+        degraded: Degraded,
+        deliver: Callable[[str, str, str], object],
+        log: Logger,
+    ) -> None:
+        self._subscription = subscription
+        self._queues = {keys.cancel: keys.queue for keys in queues}
+        self._clock = clock
+        self._degraded = degraded
+        self._deliver = deliver
+        self._log = log
+
+    async def run(self) -> None:
+        """Hear until cancelled; a lost connection is made again on the degraded curve.
+
+        A server that refuses the channels (an ACL without them) is warned about, once: requests come with the
+        extension of a lease then.
+        """
+        try:
+            while True:
+                try:
+                    await self.hear()
+                except WireError as error:
+                    await self._clock.sleep_ms(self._degraded.fail(error))
+        except ServerError as error:
+            self._log.warning(
+                "cancel channel refused", error=str(error), hint="requests arrive when a lease is extended"
+            )
+            self._degraded.good()
+        finally:
+            await self._subscription.aclose()
+
+    async def hear(self) -> None:
+        """Connect, and deliver what is heard until the connection is lost. Raises WireError, ServerError."""
+        await self._subscription.open(list(self._queues))
+        self._degraded.good()
+        while True:
+            channel, data = await self._subscription.get()
+            request = read_request(data)
+            if request is not None:
+                self._deliver(self._queues[channel.decode()], request.id, request.reason)
