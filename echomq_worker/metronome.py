@@ -17,7 +17,7 @@ from echomq_worker.degraded import Degraded
 from echomq_worker.errors import ServerError, WireError
 from echomq_worker.keyspace import Keys
 from echomq_worker.nap import Nap
-from echomq_worker.parking import Parking
+from echomq_worker.parking import PUNCTUAL_MS, Parking
 from echomq_worker.recovery import Recovery, Swept
 
 
@@ -113,7 +113,8 @@ class Metronome:
             return
 
         async def one_token() -> None:
-            if await self._parking.blpop((self._keys.wake, self._keys.ready), max(1, round(left_ms))) is not None:
+            keys = (self._keys.wake, self._keys.ready)
+            if await self._parking.blpop(keys, max(1, round(left_ms)), stands_ms=PUNCTUAL_MS) is not None:
                 self._owed = not self._poke()
 
         # A stop ends the BLPOP; a consumer that goes idle, which wakes the other nap, need not.

@@ -14,6 +14,8 @@ from echomq_worker.connection import Answer, Link, pack
 from echomq_worker.errors import EchoMQError, InvalidArgument, WireError
 
 _GIVING_BACK_S = 1.0
+# What a loop that beats asks for: twice the lateness of a server with the default hz.
+PUNCTUAL_MS = 200
 # As the scripts do it: a list of tokens that a lone token makes anew does not stay for ever.
 _TOKENS = 64
 _TOKEN_TTL_MS = 60_000
@@ -73,8 +75,11 @@ class Parking:
         """Whether `aclose` was called."""
         return self._closed
 
-    async def blpop(self, keys: Sequence[str | bytes], timeout_ms: int) -> bytes | None:
+    async def blpop(self, keys: Sequence[str | bytes], timeout_ms: int, *, stands_ms: int = 0) -> bytes | None:
         """The key that had a token, or None after `timeout_ms` (1 or more). One wait at a time.
+
+        A server ends a BLPOP up to a tenth of a second late (its hz). With `stands_ms` the wait ends in time by our own
+        clock, and the BLPOP stands that much longer, for the next wait to take up.
 
         Raises CommandTimeout when the server is silent for the timeout and the margin, ConnectionLost when the
         connection goes, Unavailable for UNBLOCKED, LOADING and the like, and what connecting raises.
@@ -87,16 +92,16 @@ class Parking:
             raise EchoMQError("parking: a wait is in progress, expected one at a time")
         self._busy = True
         try:
-            return await self._wait(tuple(keys), timeout_ms)
+            return await self._wait(tuple(keys), timeout_ms, stands_ms)
         finally:
             self._busy = False
 
-    async def _wait(self, keys: tuple[str | bytes, ...], timeout_ms: int) -> bytes | None:
+    async def _wait(self, keys: tuple[str | bytes, ...], timeout_ms: int, stands_ms: int) -> bytes | None:
         until = monotonic() + timeout_ms / 1000
         if self._parked is not None and self._parked.keys != keys:
             await self._unpark()
         taken_up = self._parked is not None
-        parked = self._parked or await self._park(keys, timeout_ms)
+        parked = self._parked or await self._park(keys, timeout_ms + stands_ms)
         if taken_up:
             await asyncio.wait({parked.answer}, timeout=until - monotonic())
             if not parked.answer.done():
@@ -104,9 +109,9 @@ class Parking:
             left_ms = int((until - monotonic()) * 1000)
             if parked.token() is None and left_ms > 0:
                 # It ended by its own, earlier timeout, or its connection went while nobody waited.
-                parked = await self._park(keys, left_ms)
-        await asyncio.wait({parked.answer})
-        return self._take(parked)
+                parked = await self._park(keys, left_ms + stands_ms)
+        await asyncio.wait({parked.answer}, timeout=max(0.0, until - monotonic()) if stands_ms else None)
+        return self._take(parked) if parked.answer.done() else None
 
     def _take(self, parked: _Parked) -> bytes | None:
         self._parked = None

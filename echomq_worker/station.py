@@ -29,7 +29,7 @@ from echomq_worker.logs import Logger
 from echomq_worker.metronome import Metronome
 from echomq_worker.options import Limits
 from echomq_worker.outcome import Outcome
-from echomq_worker.parking import Parking
+from echomq_worker.parking import PUNCTUAL_MS, Parking
 from echomq_worker.pump import Pump
 from echomq_worker.recovery import Recovery
 from echomq_worker.settle import Settle, Settled
@@ -79,7 +79,7 @@ class Alone:
 
     async def park(self, timeout_ms: float, /) -> None:
         """Return at the first token, or after `timeout_ms`. Raises WireError."""
-        await self._parking.blpop(self._keys, max(1, round(timeout_ms)))
+        await self._parking.blpop(self._keys, max(1, round(timeout_ms)), stands_ms=PUNCTUAL_MS)
 
     def more(self) -> None:
         """Nobody else rests here."""
