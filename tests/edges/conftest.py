@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.scripts.conftest import plain, queue, wire
+from tests.scripts.conftest import control, flow, plain, queue, wire
 
-__all__ = ["plain", "queue", "wire"]
+__all__ = ["control", "flow", "plain", "queue", "wire"]

@@ -8,6 +8,8 @@ import pytest
 from redis.asyncio import Redis
 
 from echomq_worker.connector import Connector, connect
+from tests.support.control import Control
+from tests.support.flows import FlowVerbs
 from tests.support.own import Own
 from tests.support.plain import Plain, Queue
 
@@ -35,3 +37,15 @@ def own(wire: Connector) -> Own:
 def queue(raw: Redis) -> Queue:
     """The state of queue `q`."""
     return Queue(raw)
+
+
+@pytest.fixture
+def control(wire: Connector) -> Control:
+    """The operator's verbs on queue `q`, and all others."""
+    return Control(wire)
+
+
+@pytest.fixture
+def flow(wire: Connector) -> FlowVerbs:
+    """The verbs of flows on queue `q`, and all others."""
+    return FlowVerbs(wire)
