@@ -37,19 +37,20 @@ async def test_a_beat_is_recovery_promote_and_claim_in_one_round_trip(
 ) -> None:
     """What was expired or due is claimed in the same beat. Between beats only claims are sent."""
     gate, clock = Gate(), ManualClock()
-    back = await expired(raw, 1)
-    await Queue(raw).put({"schedule": {job(2): 1}, f"job:{job(2)}": row("scheduled")})
-    (flat,) = await pending(raw, range(3, 4))
     async with stand(url, gate.handler, clock=clock) as made:
+        # The server learns the scripts: what it does not know is sent again, behind what it knows.
         await made.consumer.beat()
+        back = await expired(raw, 1)
+        await Queue(raw).put({"schedule": {job(2): 1}, f"job:{job(2)}": row("scheduled")})
+        (flat,) = await pending(raw, range(3, 4))
         clock.advance(BEAT_MS)
         sizes = trips(made, monkeypatch)
         with counting(server.admin) as calls:
-            quiet = await made.consumer.beat()
+            beat = await made.consumer.beat()
             assert (calls(), sizes) == (3, [3]), "reap, promote, claim"
             between = await made.consumer.beat()
             assert (calls(), sizes) == (4, [3, 1]), "claim"
-        assert quiet.swept == Swept()
+        assert beat.swept == Swept(recovered=1, promoted=1)
         assert between.swept is None
         await wait_until(lambda: len(gate.began) == 3, "they run")
     assert gate.began == [back, job(2), flat]
@@ -59,12 +60,12 @@ async def test_the_first_beat_says_what_it_did(url: str, raw: Redis) -> None:
     """What was swept, and what was claimed."""
     await expired(raw, 1)
     await Queue(raw).put({"gactive": {GROUP: "2"}})
-    await pending(raw, range(2, 4))
+    ids = await pending(raw, range(2, 4))
     async with stand(url) as made:
         beat = await made.consumer.beat()
     assert beat.swept == Swept(recovered=1, promoted=0, corrected=1)
     assert beat.claimed is not None
-    assert [one.id for one in beat.claimed.jobs] == [job(1), job(2), job(3)]
+    assert [one.id for one in beat.claimed.jobs if one.id in ids] == ids
 
 
 async def test_a_claim_is_never_for_more_than_the_free_slots(url: str, raw: Redis) -> None:

@@ -8,6 +8,7 @@ import time
 from contextlib import AsyncExitStack
 from typing import Any
 
+import anyio
 import pytest
 from redis.asyncio import Redis
 
@@ -20,7 +21,7 @@ from echomq_worker.script import evaluate
 from echomq_worker.verdict import Complete, Retry
 from tests.support.plain import GROUP, Queue, job, row
 from tests.support.proxy import Proxy
-from tests.support.stations import Gate, Stand, pending, stand
+from tests.support.stations import Gate, Stand, job_of, pending, stand
 from tests.support.valkey import OwnServer, ValkeyServer
 from tests.support.waiting import wait_until
 
@@ -248,6 +249,36 @@ async def test_the_receipt_of_a_claim_that_was_never_read_is_read_and_its_jobs_r
     state = await Queue(raw).state()
     assert state["pending"] == dict.fromkeys(ids, 0)
     assert [state[f"job:{id}"] for id in ids] == [UNTOUCHED, UNTOUCHED, row()]
+
+
+async def test_after_a_crash_of_a_loop_nothing_healthy_counts_one(url: str, raw: Redis) -> None:
+    """Every handler was cancelled with it: open verdicts are said, jobs go back, functions in threads are disowned."""
+    ids = await pending(raw, range(3))
+    gate, thread, begun = Gate(), threading.Event(), threading.Event()
+    await Queue(raw, "plain").put({"pending": {job(7): 0}, f"job:{job(7)}": row()})
+
+    def plain(job: Job) -> None:
+        begun.set()
+        thread.wait(10)
+
+    async with (
+        stand(url, gate.handler, limits=LONG, concurrency=2) as made,
+        stand(url, plain, queue="plain", limits=LONG) as other,
+    ):
+        await claimed(made, gate, 2)
+        await other.consumer.beat()
+        await wait_until(begun.is_set, "the function runs")
+        for one in (made, other):
+            one.shared.tasks.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await wait_until(lambda: len(gate.cancelled) == 2, "they are cancelled")
+            made.station.settle.put(job_of(made.connector, ids[2], held="1:x"), Complete())
+            await raw.hset(f"emq:{{q}}:job:{ids[2]}", mapping={"attempts": "1", "held": "1:x"})
+            await hand_over(made, other).after_crash()
+            thread.set()
+    assert made.counts == {"released": 2, "done": 1}
+    assert other.counts == {"disowned": 1}
+    assert await rows(raw, ids[:2]) == [UNTOUCHED] * 2
 
 
 # ------------------------------------------------------------------------------------------------ without a server
