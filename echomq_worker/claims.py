@@ -25,13 +25,15 @@ class Claimed:
     """What one claim brought: jobs in hand, ids that were buried with their reason, and what stood in the way, if
     anything.
 
-    `why` is ok, paused, ceiling, suspects (passed over: this process has one in hand) or replayed (a receipt was read).
+    `why` is ok, paused, ceiling, rate (for another `wait_ms` nothing more may start), suspects (passed over: this process
+    has one in hand) or replayed (a receipt was read).
     """
 
     jobs: list[Job]
     buried: list[tuple[str, str]]
     why: str
     asked: int
+    wait_ms: int = 0
 
     @property
     def full(self) -> bool:
@@ -126,7 +128,8 @@ class Claims:
         else:
             self._suspects.release(self)
         names = [(buried[at].decode(), buried[at + 1].decode()) for at in range(0, len(buried), 2)]
-        return Claimed(jobs, names, why.decode(), self._asked)
+        what, _, wait_ms = why.decode().partition(":")
+        return Claimed(jobs, names, what, self._asked, int(wait_ms or 0))
 
     def wait_for_suspect(self, poke: Callable[[], None]) -> None:
         """Call `poke` once when this process may take a suspect again."""

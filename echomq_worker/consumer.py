@@ -208,6 +208,10 @@ class Consumer:
             await self._nap.sleep(self._clock, left_ms)
             self._wants_slot = False
             return
+        if claimed.why == "rate":
+            # No token tells of the end of a window.
+            await self._nap.sleep(self._clock, min(left_ms, claimed.wait_ms))
+            return
         if claimed.why == "suspects":
             self.claims.wait_for_suspect(self._nap.wake)
         await self._nap.until(lambda: self._rest.park(left_ms))

@@ -16,7 +16,8 @@
 -- ARGV[7] suspects  1 when this process has no suspect in hand, else 0
 -- returns {number, why, random, {id, payload or nil, token, group or '', failures, crashes, …}, {buried id, last_error, …},
 --   {id of a flow's child, …}}
--- returns why = ok | paused | ceiling | suspects (passed over, still there) | replayed; random is that of the claim in the reply
+-- returns why = ok | paused | ceiling | rate:<ms until the window ends> | suspects (passed over, still there) | replayed; random
+--   is that of the claim in the reply
 -- include: now
 -- include: chunks
 -- include: lane
@@ -35,13 +36,18 @@ if room < 1 then return {read, 'ok', random, {}, {}, {}} end
 local meta = redis.call('HMGET', KEYS[4], 'paused', 'concurrency', 'max', 'window_ms', 'flat_turn', 'lane_turn')
 if meta[1] then return {read, 'paused', random, {}, {}, {}} end
 if tonumber(meta[2]) then room = math.min(room, tonumber(meta[2]) - redis.call('ZCARD', KEYS[2])) end
-local limited, spent = tonumber(meta[3]) and math.floor(tonumber(meta[4]) or 0) > 0, 0
+local limited, spent, rate = tonumber(meta[3]) and math.floor(tonumber(meta[4]) or 0) > 0, 0, nil
 if limited then
   spent = tonumber(redis.call('GET', p .. 'limiter')) or 0
-  room = math.min(room, tonumber(meta[3]) - spent)
+  local left = tonumber(meta[3]) - spent
+  -- What the window still lets start, where that is less than what is free.
+  if left < room then
+    room = left
+    rate = 'rate:' .. math.max(spent > 0 and redis.call('PTTL', p .. 'limiter') or math.floor(tonumber(meta[4])), 1)
+  end
 end
 room = math.floor(room)
-if room < 1 then return {read, 'ceiling', random, {}, {}, {}} end
+if room < 1 then return {read, rate or 'ceiling', random, {}, {}, {}} end
 
 local claim = {p = p, rows = p .. 'job:', pending = KEYS[1], active = KEYS[2], now = now, room = room, count = 0, looked = 0,
   look = room + 4096, depth = redis.call('ZCARD', KEYS[1]), max_crashes = tonumber(ARGV[6]), suspects = tonumber(ARGV[7]),
@@ -102,5 +108,5 @@ if claim.lanes and claim.depth > 0 and turns ~= tonumber(meta[5]) then redis.cal
 local cut = rot.cut or (rot.cut_name and meta[6])
 if cut and cut ~= meta[6] then redis.call('HSET', KEYS[4], 'lane_turn', cut) end
 if meta[6] and not cut then redis.call('HDEL', KEYS[4], 'lane_turn') end
-local why = short and claim.passed and 'suspects' or 'ok'
+local why = short and (claim.passed and 'suspects' or 'ok') or rate or 'ok'
 return {claim.count > 0 and read + 1 or read, why, random, claim.jobs, buried, claim.kin}

@@ -331,3 +331,22 @@ async def test_a_bug_in_a_loop_is_no_crash_of_the_jobs_in_hand(
         assert isinstance(row, dict)
         assert (row["state"], row["attempts"]) == ("pending", "1")
         assert not {"held", "crashes", "failures"} & set(row)
+
+
+async def test_a_rate_limit_is_used_to_the_full_whatever_the_beat(url: str, raw: Redis) -> None:
+    """Five starts per 100 ms with a beat of ten seconds: the next five start when the window ends, not at the beat."""
+    worker = Worker()
+    starts: list[float] = []
+
+    @worker.handler("a", concurrency=50)
+    async def note() -> None:
+        starts.append(asyncio.get_running_loop().time())
+
+    await raw.hset("emq:{a}:meta", mapping={"max": 5, "window_ms": 100})
+    async with connect(url) as connector:
+        await Jobs(connector).enqueue_many("a", [b"x"] * 20)
+        async with running(worker, url, beat_ms=10_000, lease_ms=60_000):
+            await wait_until(lambda: len(starts) == 20, "all 20 have started", 5)
+
+    assert starts[-1] - starts[0] > 0.25
+    assert all(later - sooner > 0.05 for sooner, later in zip(starts, starts[5:], strict=False))
