@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from echomq_worker.cli import Exit
+from echomq_worker.cli.cancel import cancel
 from echomq_worker.cli.common import (
     AsJson,
     JobId,
@@ -46,6 +47,7 @@ def job_app() -> typer.Typer:
     app.callback()(lambda: None)
     app.command("show")(show)
     app.command("list")(list_jobs)
+    app.command("cancel")(cancel)
     app.command("remove")(remove)
     app.command("reprocess")(reprocess)
     app.command("update")(update)

@@ -91,6 +91,14 @@ def claim_many(plain: Plain) -> Awaitable[Any]:
     return plain.run("claim_many", names, keys.base, 30_000, 10, 0, "ab", 3, 1)
 
 
+def cancel(plain: Plain) -> Awaitable[Any]:
+    """A request for the end of job 1."""
+    keys = plain.keys
+    return plain.run("cancel", (keys.job(job(1)), keys.pending, keys.active, keys.schedule), job(1), "why", keys.base)
+
+
+LITTER = {f"{ROW}:logs": ["a line"], f"{ROW}:lock": "3", f"{ROW}:failed": {job(3): "x"}}
+LANED = {ROW: row(group=GROUP), LANE: {job(1): 0}, "ring": [GROUP], "dead": {job(3): 0}}
 LIMITS = {"meta": {"concurrency": "9", "max": "9", "window_ms": "1000"}}
 POISON = {ROW: row(group=GROUP, attempts=3, held="3:ab", crashes="2:3"), LANE: {job(1): 0}, "ring": [GROUP]}
 STRAY = {ROW: row(group=GROUP), "pending": {job(1): 0}}
@@ -120,6 +128,9 @@ CASES |= {
         IN_HAND,
         lambda plain: plain.run("keep", (plain.keys.active,), plain.keys.base, 30_000, job(1), "3:ab", job(2), 1),
     ),
+    "cancel": (PENDING | LITTER, cancel),
+    "cancel in a lane": (LANED, cancel),
+    "cancel in hand": (IN_HAND, cancel),
     "repeat_fire": (
         REPEAT,
         lambda plain: plain.run(
