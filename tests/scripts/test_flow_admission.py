@@ -90,7 +90,7 @@ async def test_a_parent_is_held(flow: FlowVerbs, queue: Queue, before: State) ->
 
 async def test_a_held_node_names_its_own_parent_from_the_start(flow: FlowVerbs, queue: Queue) -> None:
     """And its lane: the pairs are the row's fields."""
-    fields = {"parent": job(99), "parent_policy": "id", "parent_queue": "up", "group": GROUP}
+    fields: dict[str, Any] = {"parent": job(99), "parent_policy": "id", "parent_queue": "up", "group": GROUP}
 
     assert await flow.flow_hold(PARENT, 2, *[word for pair in fields.items() for word in pair]) == 1
 
@@ -109,7 +109,7 @@ async def test_a_parent_of_no_children_is_refused(flow: FlowVerbs, queue: Queue,
 @pytest.mark.parametrize("state", ["awaiting_children", "pending", "active", "dead"])
 async def test_held_again_it_is_left_as_it_is(flow: FlowVerbs, queue: Queue, state: str) -> None:
     """A producer that died half-way adds again: whatever has happened since stands, the count too."""
-    kin = {"parent": job(99), "children": '{"q":["x"]}'}
+    kin: dict[str, Any] = {"parent": job(99), "children": '{"q":["x"]}'}
     await queue.put({ROW: row(state, 3, **kin), f"{ROW}:dependencies": "1", f"{ROW}:processed": {A: "1"}})
     before = await queue.state()
 
@@ -131,7 +131,7 @@ async def test_held_again_it_is_left_as_it_is(flow: FlowVerbs, queue: Queue, sta
     ],
 )
 async def test_held_again_as_another_it_is_refused(
-    flow: FlowVerbs, queue: Queue, stored: dict[str, str], said: dict[str, str], why: str
+    flow: FlowVerbs, queue: Queue, stored: dict[str, Any], said: dict[str, str], why: str
 ) -> None:
     """A row that names another parent, or other children, is not this one."""
     await queue.put({ROW: row("awaiting_children", **stored), f"{ROW}:dependencies": "1"})
@@ -180,7 +180,7 @@ async def test_admitted_again_it_is_left_as_it_is(flow: FlowVerbs, queue: Queue,
 
 
 @pytest.mark.parametrize("stored", [{}, {"parent": job(91)}, {"parent": PARENT, "parent_queue": "up"}])
-async def test_a_row_of_another_parent_is_refused(flow: FlowVerbs, queue: Queue, stored: dict[str, str]) -> None:
+async def test_a_row_of_another_parent_is_refused(flow: FlowVerbs, queue: Queue, stored: dict[str, Any]) -> None:
     """Also the row of a job that has none."""
     await queue.put({f"job:{A}": row("active", 2, **stored)})
     before = await queue.state()

@@ -34,6 +34,7 @@ ATTRIBUTES = {
     "repeat": b"emq:{emails}:repeat",
     "limiter": b"emq:{emails}:limiter",
     "outbox": b"emq:{emails}:flow:outbox",
+    "malformed": b"emq:{emails}:flow:outbox:malformed",
     "events": b"emq:{emails}:events",
     "cancel": b"emq:{emails}:cancel",
 }
