@@ -14,10 +14,12 @@ import pytest
 from echomq_worker.connector import connect
 from echomq_worker.errors import EchoMQError
 from echomq_worker.keyspace import FENCE_KEY
-from tests.support.plain import FAR_MS, GROUP, Plain, Queue, State, job, row
+from tests.support.control import PARENT, Control, child, waiting
+from tests.support.plain import FAR_MS, GROUP, OTHER_GROUP, Plain, Queue, State, job, row
 from tests.support.valkey import OwnServer, raw_client
 
 ROW, OTHER_ROW, LANE = f"job:{job(1)}", f"job:{job(2)}", f"g:{GROUP}:pending"
+UP, OTHER_LANE = f"job:{PARENT}", f"g:{OTHER_GROUP}:pending"
 HELD = {"group": GROUP, "held": "3:ab", "crashes": "1:3"}
 
 # Everything that any verb may use, under its short name.
@@ -26,7 +28,11 @@ NAMES = [
     *(f"{ROW}:unsuccessful", OTHER_ROW, f"{OTHER_ROW}:lock", LANE),
     *("pending", "active", "schedule", "dead", "ring", "wake", "ready", "paused", "glimit", "gactive", "gweight"),
     *("meta", "limiter", "metrics:completed", "metrics:failed", "repeat", "repeat:daily", "repeat:no", "claimed:c"),
+    *(UP, f"{UP}:dependencies", f"{UP}:processed", f"{UP}:failed", f"{UP}:unsuccessful", OTHER_LANE),
+    *("de:k", "flow:outbox", "flow:outbox:malformed"),
 ]
+# Declared as keys, but no keys that anything could be written to.
+BASES = ["", "de:"]
 
 LANES = {LANE: {job(2): 0}, OTHER_ROW: row(group=GROUP), "gactive": {GROUP: "1"}, "glimit": {GROUP: "1"}}
 IN_HAND = {ROW: row("active", 3, **HELD), "active": {job(1): FAR_MS}, "meta": {"concurrency": "1"}} | LANES
@@ -42,7 +48,7 @@ DUE = {
 PENDING = {ROW: row(), OTHER_ROW: row(), "pending": {job(1): 0, job(2): 0}}
 REPEAT = {"repeat": {"daily": 5}, "repeat:daily": {"every_ms": "1000", "template": "report"}}
 
-Verb = Callable[[Plain], Awaitable[Any]]
+Verb = Callable[[Control], Awaitable[Any]]
 CASES: dict[str, tuple[State, Verb]] = {
     "enqueue": ({}, lambda plain: plain.enqueue(job(1))),
     "schedule": ({}, lambda plain: plain.schedule(job(1))),
@@ -78,13 +84,13 @@ CASES: dict[str, tuple[State, Verb]] = {
 }
 
 
-def settle(plain: Plain, *verdicts: Any) -> Awaitable[Any]:
+def settle(plain: Control, *verdicts: Any) -> Awaitable[Any]:
     """Our own verb of many verdicts."""
     keys = plain.keys
     return plain.run("settle", (keys.active, keys.pending, keys.schedule, keys.dead), keys.base, *verdicts)
 
 
-def claim_many(plain: Plain) -> Awaitable[Any]:
+def claim_many(plain: Control) -> Awaitable[Any]:
     """Our own claim: ten slots, max_crashes 3."""
     keys = plain.keys
     names = (keys.pending, keys.active, keys.ring, keys.meta, keys.receipt("c"))
@@ -144,6 +150,66 @@ CASES |= {
 }
 
 
+# Children whose death climbs two levels, their dedup key, and the outbox of the last.
+FLOW = waiting(1, parent=job(91), parent_queue="other", parent_policy="fp", group=OTHER_GROUP, dedup="k")
+KIN = FLOW | {ROW: child(group=GROUP, dedup="k"), "de:k": job(1), OTHER_ROW: child("id"), f"{OTHER_ROW}:logs": ["line"]}
+WAITING_KIN = KIN | {"pending": {job(2): 0}, LANE: {job(1): 0}, "ring": [GROUP], "schedule": {job(1): 5}}
+DEAD_KIN = KIN | {ROW: child(group=GROUP, state="dead"), "dead": {job(1): 0}}
+HELD_KIN = KIN | {"active": {job(1): 1}, "gactive": {GROUP: "1"}, "glimit": {GROUP: "1"}, LANE: {job(3): 0}}
+SETS = {"pending": {job(1): 0}, "active": {job(1): 1}, "schedule": {job(1): 5}, LANE: {job(1): 0}, "ring": [GROUP]}
+NAMED = {"paused": {OTHER_GROUP}, "glimit": {GROUP: "1"}, "gweight": {OTHER_GROUP: "2"}}
+CASES |= {
+    "queue_pause": ({}, lambda control: control.queue_pause()),
+    "queue_resume": (PENDING | {"meta": {"paused": "1"}}, lambda control: control.queue_resume()),
+    "drain": (WAITING_KIN, lambda control: control.drain(schedule=True)),
+    "lane_drain": (WAITING_KIN, lambda control: control.lane_drain()),
+    "remove_job": (WAITING_KIN, lambda control: control.remove_job(job(1), "force", dedup="k")),
+    "remove_job in hand": (HELD_KIN, lambda control: control.remove_job(job(1), "force")),
+    "remove_job dead": (DEAD_KIN, lambda control: control.remove_job(job(1), "dead")),
+    "reprocess": (DEAD_KIN, lambda control: control.reprocess(job(1))),
+    "reprocess flat": ({ROW: row("dead"), "dead": {job(1): 0}}, lambda control: control.reprocess(job(1))),
+    "update_data": (PENDING, lambda control: control.update_data(job(1), "y")),
+    "obliterate": (
+        WAITING_KIN | DEAD_KIN | REPEAT | NAMED | {"active": {job(1): 1}, "meta": {"paused": "1"}},
+        lambda control: control.obliterate(force=True),
+    ),
+    "obliterate the rest": ({"meta": {"paused": "1"}, "ring": [GROUP]}, lambda control: control.obliterate()),
+    "obliterate at its end": (
+        {"meta": {"paused": "1"}, "metrics:failed": {"count": "1"}},
+        lambda control: control.obliterate(),
+    ),
+    "obliterate what nothing names": (
+        KIN | {LANE: {job(1): 0}, "meta": {"paused": "1"}},
+        lambda control: control.obliterate("keep", job(1), PARENT),
+    ),
+    "lane_pause": (LANES | {"ring": [GROUP]}, lambda control: control.lane_pause()),
+    "lane_resume": ({LANE: {job(1): 0}, "paused": {GROUP}}, lambda control: control.lane_resume()),
+    "lane_limit": ({LANE: {job(1): 0}}, lambda control: control.lane_limit(5)),
+    "lane_limit full": (LANES | {"ring": [GROUP]}, lambda control: control.lane_limit(1)),
+    "lane_weight": ({}, lambda control: control.lane_weight(3)),
+    "lane_reassign": ({ROW: row(group=GROUP), LANE: {job(1): 0}}, lambda control: control.lane_reassign(job(1))),
+    "lane_reassign flat": (PENDING, lambda control: control.lane_reassign(job(1))),
+    "lane_reap": (EXPIRED, lambda control: control.lane_reap()),
+    "lane_claim_weighted": (
+        LANES | {"ring": [OTHER_GROUP, GROUP], "glimit": {GROUP: "9"}},
+        lambda control: control.lane_claim_weighted(),
+    ),
+    "where": ({ROW: row()}, lambda control: control.where(job(1), GROUP)),
+    "mend in no set": ({ROW: row(group=GROUP)}, lambda control: control.mend(job(1))),
+    "mend flat in no set": ({ROW: row()}, lambda control: control.mend(job(1))),
+    "mend dead in no set": ({ROW: row("dead")}, lambda control: control.mend(job(1))),
+    "mend two sets": ({ROW: row(group=GROUP)} | SETS, lambda control: control.mend(job(1))),
+    "mend without a row": (
+        SETS | {f"{ROW}:logs": ["line"], "de:k": job(1)},
+        lambda control: control.mend(job(1), GROUP, "k"),
+    ),
+    "recount look": (
+        LANES | {"ring": [GROUP]},
+        lambda control: control.run("recount", (control.keys.active,), control.keys.base, 100, "look", OTHER_GROUP),
+    ),
+}
+
+
 @pytest.mark.parametrize("case", CASES)
 async def test_a_key_that_cannot_be_reached_leaves_everything_as_it_was(case: str, own_server: OwnServer) -> None:
     """Each key in turn: the verb does not use it and succeeds, or it fails and the whole keyspace is unchanged."""
@@ -154,12 +220,13 @@ async def test_a_key_that_cannot_be_reached_leaves_everything_as_it_was(case: st
     server.admin.acl_setuser("probe", enabled=True, nopass=True, keys=["*"], categories=["+@all"])
     url = f"redis://probe:any@127.0.0.1:{server.port}/0"
     async with raw_client(server.url) as raw, connect(url) as wire:
-        queue, plain = Queue(raw), Plain(wire)
+        queue, plain = Queue(raw), Control(wire)
+        await queue.put(state)
+        before = await queue.state()
         for denied in NAMES:
-            reachable = [FENCE_KEY, *(f"{queue.keys.base}{name}" for name in NAMES if name != denied)]
+            reachable = [FENCE_KEY, *(f"{queue.keys.base}{name}" for name in [*BASES, *NAMES] if name != denied)]
             server.admin.flushall()
             await queue.put(state)
-            before = await queue.state()
             server.admin.acl_setuser(
                 "probe", enabled=True, nopass=True, keys=reachable, categories=["+@all"], reset=True
             )

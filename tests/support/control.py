@@ -1,6 +1,7 @@
 """The operator's verbs as any host sends them, over the package's own scripts and connector.
 
-Source: protocol section 4 (keys and arguments), the headers of the scripts. Keys and arguments are written down here once.
+Source: protocol section 4 (keys and arguments), the headers of the scripts. Keys and arguments are written down here
+once.
 """
 
 from __future__ import annotations
@@ -108,8 +109,8 @@ class Control(Own):
 
 def child(policy: str = "fp", *, state: str = "pending", queue: str = "", **fields: Any) -> dict[str, str]:
     """The row of a flow's child, of PARENT; `queue` is the parent's where it is another."""
-    more = {"parent_queue": queue} if queue else {}
-    return row(state, parent=PARENT, parent_policy=policy, **more, **fields)
+    elsewhere = {"parent_queue": queue} if queue else {}
+    return row(state, parent=PARENT, parent_policy=policy, **fields) | elsewhere
 
 
 def waiting(out: int = 1, **fields: Any) -> State:
