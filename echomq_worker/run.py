@@ -24,6 +24,7 @@ from echomq_worker.leases import Keeper, Leases
 from echomq_worker.listener import Listener
 from echomq_worker.logs import Logger, get_logger
 from echomq_worker.options import Limits
+from echomq_worker.script import preload
 from echomq_worker.settings import Settings
 from echomq_worker.station import Pace, Shared, Station
 from echomq_worker.suspects import Suspects
@@ -84,6 +85,7 @@ class Run:
             tick_ms=settings.tick_ms,
             promote_batch=settings.promote_batch,
             max_crashes=settings.max_crashes,
+            stalled=settings.stalled,
             pump=pump,
             level=settings.log_level,
             dead_max_age_ms=settings.dead_max_age_ms,
@@ -179,8 +181,9 @@ class Run:
         )
 
     async def _look_at_server(self) -> None:
-        """Clock skew and eviction: warned about, never a reason not to start."""
+        """Every script loaded; clock skew and eviction warned about. Never a reason not to start."""
         try:
+            await preload(self.connector)
             skew_ms = await self.connector.skew_ms()
             if abs(skew_ms) > SKEW_WARNING_MS:
                 self._log.warning("clock skew", host_minus_server_ms=round(skew_ms), hint="repeats use the host clock")

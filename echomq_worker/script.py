@@ -172,6 +172,15 @@ async def evaluate(wire: Wire, name: str, keys: Sequence[str | bytes], args: Seq
     return await wire.call("EVAL", script.source, len(keys), *keys, *args)
 
 
+async def preload(wire: Wire) -> int:
+    """Have the server know every script before the first call of one, in one round trip; answers how many it took.
+
+    A server that refuses SCRIPT LOAD gets their text at the first call. Raises what `Wire.pipeline` raises.
+    """
+    replies = await wire.pipeline([("SCRIPT", "LOAD", script.source) for script in scripts().values()])
+    return sum(not isinstance(reply, Exception) for reply in replies)
+
+
 async def evaluate_many(wire: Wire, calls: Sequence[Call]) -> list[Any]:
     """Run scripts in one round trip and return their replies in order, refusals and other errors in place.
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from echomq_worker.connector import connect
 from echomq_worker.errors import (
     KindRefused,
     ServerError,
 )
-from echomq_worker.script import evaluate, evaluate_many
+from echomq_worker.script import evaluate, evaluate_many, preload, scripts
 from tests.support.proxy import Proxy
 from tests.support.valkey import ValkeyServer
 
@@ -69,3 +70,13 @@ async def test_a_batch_of_scripts_repeats_only_what_the_server_did_not_know(serv
         assert (await evaluate_many(connector, calls))[:4] == [0, 0, 0, 0]
         assert proxy.count(b"$4\r\nEVAL\r\n") == 0
         assert await evaluate_many(connector, []) == []
+
+
+async def test_every_script_can_be_known_before_its_first_call(url: str, raw: Redis) -> None:
+    """A preload is one round trip after which no call meets NOSCRIPT; an empty or forgetful server is no trouble."""
+    await raw.script_flush()
+    async with connect(url) as connector:
+        assert await preload(connector) == len(scripts())
+        known = await raw.script_exists(*(script.sha for script in scripts().values()))
+
+    assert all(known)
