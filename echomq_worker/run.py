@@ -206,7 +206,8 @@ class Run:
         while not self._stopped.is_set():
             await self._clock.sleep_ms(_BURST_LOOK_MS)
             try:
-                if all([await station.exhausted(BURST_HORIZON_MS) for station in stations]):
+                # Twice: a report may have gone from a queue that was not empty yet to one that was looked at before it.
+                if all([await station.exhausted(BURST_HORIZON_MS) for _ in range(2) for station in stations]):
                     self.stop()
             except WireError:
                 continue  # the loops say so
