@@ -25,8 +25,8 @@ class Claimed:
     """What one claim brought: jobs in hand, ids that were buried with their reason, and what stood in the way, if
     anything.
 
-    `why` is ok, paused, ceiling, rate (for another `wait_ms` nothing more may start), suspects (passed over: this process
-    has one in hand) or replayed (a receipt was read).
+    `why` is ok, paused, ceiling, rate (for another `wait_ms` nothing more may start), suspects (passed over: this
+    process has one in hand) or replayed (a receipt was read).
     """
 
     jobs: list[Job]
