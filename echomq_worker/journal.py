@@ -64,6 +64,12 @@ class Journal:
         self.counts["buried"] += 1
         self._log.error("job dead", id=id, error=reason)
 
+    def stalled(self, ids: Sequence[str]) -> None:
+        """The counting sweep gave back jobs whose lease ran out."""
+        if ids:
+            self.counts["stalled"] += len(ids)
+            self._log.warning("jobs stalled", ids=list(ids))
+
     def lost(self, job: Job, reason: str) -> None:
         """The lease of a job in hand is lost; its handler is cancelled and its verdict is not written."""
         self.counts["lost"] += 1

@@ -2,7 +2,7 @@
 
 Source: design section 3 (Consumer, Metronome), protocol section 4 ("promote, reap, stalled check": each pass is
 bounded, and repeated until it comes back short, within a time budget), "Next to a foreign worker" (the recount of
-lanes).
+lanes). Expired leases are reaped; by choice the counting sweep takes the place of that (`max_stalled`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RECOUNT_LIMIT = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What one beat brought back: expired leases, due jobs, corrected lane counters."""
+    """What one beat brought back: expired leases (or buried, by the sweep), due jobs, corrected lane counters."""
 
     recovered: int = 0
     promoted: int = 0
@@ -31,9 +31,22 @@ class Swept:
 
 
 class Recovery:
-    """Reap and promote of one queue. `before`, `calls` and `sweep` let a beat send the first pass with its claim."""
+    """Reap and promote of one queue. `before`, `calls` and `sweep` let a beat send the first pass with its claim.
 
-    __slots__ = ("_beats", "_budget_ms", "_clock", "_keys", "_promote_batch", "_wire", "before")
+    With `max_stalled` the counting sweep runs instead of reap, and `on_stalled(back, dead)` hears the ids of each pass.
+    """
+
+    __slots__ = (
+        "_beats",
+        "_budget_ms",
+        "_clock",
+        "_keys",
+        "_max_stalled",
+        "_on_stalled",
+        "_promote_batch",
+        "_wire",
+        "before",
+    )
 
     def __init__(
         self,
@@ -44,6 +57,8 @@ class Recovery:
         promote_batch: int,
         budget_ms: float,
         before: Callable[[], Awaitable[None]],
+        max_stalled: int | None = None,
+        on_stalled: Callable[[list[str], list[str]], None] = lambda _back, _dead: None,
     ) -> None:
         """`before` is awaited ahead of each beat: what we hold ourselves and are late with is extended there."""
         self.before = before
@@ -52,6 +67,8 @@ class Recovery:
         self._clock = clock
         self._promote_batch = promote_batch
         self._budget_ms = budget_ms
+        self._max_stalled = max_stalled
+        self._on_stalled = on_stalled
         self._beats = 0
 
     def calls(self) -> list[Call]:
@@ -65,21 +82,22 @@ class Recovery:
 
     def _pass(self) -> list[Call]:
         keys = self._keys
-        return [
-            ("reap", (keys.active, keys.pending), (keys.base,)),
-            ("promote", (keys.schedule, keys.pending), (keys.base, self._promote_batch)),
-        ]
+        expired: Call = ("reap", (keys.active, keys.pending), (keys.base,))
+        if self._max_stalled is not None:
+            values = (keys.base, self._max_stalled, REAP_BATCH)
+            expired = ("stalled_check", (keys.active, keys.pending, keys.dead), values)
+        return [expired, ("promote", (keys.schedule, keys.pending), (keys.base, self._promote_batch))]
 
     async def sweep(self, first: list[Any]) -> Swept:
         """Go on from the replies of `calls` until both come back short or the time budget is spent.
 
         Raises what the wire raises; a script's error in a reply is raised too.
         """
-        swept = _read(first)
+        swept = self._read(first)
         recovered, promoted = swept.recovered, swept.promoted
         until = self._clock.monotonic_ms() + self._budget_ms
         while (recovered >= REAP_BATCH or promoted >= self._promote_batch) and self._clock.monotonic_ms() < until:
-            again = _read(await evaluate_many(self._wire, self._pass()))
+            again = self._read(await evaluate_many(self._wire, self._pass()))
             recovered, promoted = again.recovered, again.promoted
             swept = Swept(swept.recovered + recovered, swept.promoted + promoted, swept.corrected)
         return swept
@@ -89,9 +107,14 @@ class Recovery:
         await self.before()
         return await self.sweep(await evaluate_many(self._wire, self.calls()))
 
-
-def _read(replies: list[Any]) -> Swept:
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return Swept(replies[0], replies[1], max(0, replies[2]) if len(replies) > 2 else 0)
+    def _read(self, replies: list[Any]) -> Swept:
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        recovered, promoted = replies[0], replies[1]
+        if isinstance(recovered, list):
+            back, dead = ([id.decode() for id in ids] for ids in recovered)
+            recovered = len(back) + len(dead)
+            if recovered:
+                self._on_stalled(back, dead)
+        return Swept(recovered, promoted, max(0, replies[2]) if len(replies) > 2 else 0)

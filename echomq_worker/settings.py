@@ -74,6 +74,14 @@ class Settings(BaseSettings):
         int | None,
         Field(ge=0, le=1_000_000_000, description="The Pump deletes the oldest dead jobs above it; unset: none."),
     ] = None
+    stalled: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=1_000,
+            description="Recovery counts lost leases and buries a job at this one; unset: it counts none.",
+        ),
+    ] = None
     grace_ms: Annotated[
         int, Field(ge=0, le=DAY_MS, description="How long running jobs may go on after the first signal.")
     ] = 25_000

@@ -46,6 +46,7 @@ class Pace:
     tick_ms: int
     promote_batch: int
     max_crashes: int
+    stalled: int | None
     pump: bool
     limits: Limits
     level: str
@@ -194,7 +195,15 @@ class Station:
             promote_batch=self._pace.promote_batch,
             budget_ms=self._pace.beat_ms / 2,
             before=self._keep_first,
+            max_stalled=self._pace.stalled,
+            on_stalled=self._stalled,
         )
+
+    def _stalled(self, back: list[str], dead: list[str]) -> None:
+        """What the counting sweep found: jobs whose lease was lost, whoever held it."""
+        self.journal.stalled(back)
+        for id in dead:
+            self.journal.buried(id, "stalled")
 
     async def _keep_first(self) -> None:
         """After an outage or a standstill: what this process holds is extended before its own recovery looks."""

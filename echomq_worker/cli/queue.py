@@ -32,6 +32,7 @@ from echomq_worker.cli.common import (
     settings_for,
     yes_no,
 )
+from echomq_worker.cli.stalled import stalled
 from echomq_worker.errors import ConfigError, StateRefused
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def queue_app() -> typer.Typer:
     app.command("limit")(limit)
     app.command("rate")(rate)
     app.command("audit")(audit)
+    app.command("stalled")(stalled)
     return app
 
 

@@ -16,8 +16,9 @@ from echomq_worker.recovery import RECOUNT_BEATS, Recovery, Swept
 from tests.support.clock import ManualClock
 from tests.support.keyspace import keyspace_of
 from tests.support.plain import GROUP, QUEUE, Queue, job, row
-from tests.support.stations import counting
+from tests.support.stations import Gate, counting, expired, stand
 from tests.support.valkey import ValkeyServer
+from tests.support.waiting import wait_until
 
 
 class Answers:
@@ -39,10 +40,16 @@ async def nothing() -> None:
     """No lease of ours is late."""
 
 
-def recovery(connector: Connector, *, budget_ms: float = 5_000, clock: Any = None) -> Recovery:
+def recovery(connector: Connector, *, budget_ms: float = 5_000, clock: Any = None, **options: Any) -> Recovery:
     """Of the queue of the tests, with batches of 100."""
     return Recovery(
-        connector, Keys(QUEUE), clock=clock or SystemClock(), promote_batch=100, budget_ms=budget_ms, before=nothing
+        connector,
+        Keys(QUEUE),
+        clock=clock or SystemClock(),
+        promote_batch=100,
+        budget_ms=budget_ms,
+        before=nothing,
+        **options,
     )
 
 
@@ -133,3 +140,33 @@ async def test_an_error_of_a_script_is_raised(url: str, raw: Redis, broken: str)
             await recovery(connector).beat()
     await raw.delete(f"emq:{{q}}:{broken}")
     assert set(await keyspace_of(raw)) == {"{emq}:version"}
+
+
+async def test_by_choice_lost_leases_are_counted(url: str, raw: Redis) -> None:
+    """In passes like those of reap; a job is dead at its `max_stalled`th, and what each pass found is told."""
+    told: list[tuple[int, list[str]]] = []
+    await expired_and_due(raw, 150, 0)
+    await raw.hset(f"emq:{{q}}:job:{job(120)}", "stalled", "1")
+    async with connect(url) as connector:
+        made = recovery(connector, max_stalled=2, on_stalled=lambda back, dead: told.append((len(back), dead)))
+        assert await made.beat() == Swept(recovered=150)
+        assert await made.beat() == Swept()
+    assert told == [(100, []), (49, [job(120)])]
+    state = await keyspace_of(raw)
+    assert state["emq:{q}:dead"] == {job(120): 0}
+    assert state[f"emq:{{q}}:job:{job(120)}"] == row("dead", 1, stalled=2, last_error="stalled")
+    assert state[f"emq:{{q}}:job:{job(1)}"] == row("pending", 1, stalled=1, held="1:x")
+
+
+async def test_a_worker_that_counts_lost_leases_says_so(url: str, raw: Redis) -> None:
+    """In its log and in what it counts; no job that is buried is handed out."""
+    back, dead = await expired(raw, 1), await expired(raw, 2)
+    await raw.hset(f"emq:{{q}}:job:{dead}", "stalled", "1")
+    gate = Gate()
+    async with stand(url, gate.handler, stalled=2) as made:
+        await made.consumer.beat()
+        await made.consumer.beat()
+        await wait_until(lambda: gate.began == [back], "the other one runs")
+    assert made.lines.of("jobs stalled") == [{"queue": "q", "ids": [back]}]
+    assert made.lines.of("job dead") == [{"queue": "q", "id": dead, "error": "stalled"}]
+    assert (made.counts["stalled"], made.counts["buried"]) == (1, 1)

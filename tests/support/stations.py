@@ -185,6 +185,7 @@ async def stand(
     shared: dict[str, Any] | None = None,
     limits: Limits | None = None,
     max_crashes: int = 5,
+    stalled: int | None = None,
     command_timeout_ms: int = 5_000,
     **options: Any,
 ) -> AsyncIterator[Stand]:
@@ -221,6 +222,7 @@ async def stand(
             tick_ms=50,
             promote_batch=100,
             max_crashes=max_crashes,
+            stalled=stalled,
             pump=pump,
             limits=limits or Limits(lease_ms=LEASE_MS, retry=50),
             level="debug",

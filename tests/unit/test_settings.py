@@ -27,6 +27,7 @@ DEFAULTS = {
     "max_attempts": 3,
     "retry_delay_ms": 1_000,
     "max_crashes": 5,
+    "stalled": None,
     "dead_max_age_ms": None,
     "dead_max_count": None,
     "grace_ms": 25_000,

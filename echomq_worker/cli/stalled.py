@@ -1,0 +1,42 @@
+"""`queue stalled`: one pass of the counting sweep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from echomq_worker.cli.common import AsJson, Queue, Url, connected, prepared, print_json, print_table, run_async
+
+if TYPE_CHECKING:
+    from echomq_worker.stalled import Swept
+
+
+def stalled(
+    queue: Queue,
+    *,
+    max_stalled: Annotated[
+        int, typer.Option("--max-stalled", metavar="N", min=1, help="Bury a job that lost so many leases.")
+    ] = 1,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Look at so many leases at most.")] = 100,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count the jobs whose lease ran out: each goes back to be claimed, or is dead at its Nth time.
+
+    A running worker recovers by itself, and mostly sooner; see ECHOMQ_STALLED to have it count.
+    """
+    settings = prepared(url, queue)
+
+    async def ask() -> Swept:
+        from echomq_worker.stalled import Stalled
+
+        async with connected(settings) as connector:
+            return await Stalled(connector).check(queue, max_stalled, limit)
+
+    swept = run_async(ask())
+    if as_json:
+        print_json({"recovered": swept.recovered, "dead": swept.dead})
+        return
+    rows = [(id, "recovered") for id in swept.recovered] + [(id, "dead") for id in swept.dead]
+    print_table(("id", "became"), rows)
