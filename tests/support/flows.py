@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from echomq_worker.connector import Wire
+from echomq_worker.flows import Node
+from echomq_worker.keyspace import Keys
+from echomq_worker.outbox import deliver
 from tests.support.control import Control
-from tests.support.plain import State, job, row
+from tests.support.plain import GROUP, OTHER_GROUP, QUEUE, State, job, row
 
 UP = "up"
 """The queue of a parent that is elsewhere."""
 
 NUL = "\0"
+ROOT, LEFT, RIGHT, LEAF = job(1), job(2), job(3), job(4)
 SUBKEYS = ("processed", "failed", "unsuccessful")
 
 
@@ -72,3 +77,18 @@ def parent_row(state: str, out: int, **fields: Any) -> State:
 def of(state: State, id: str) -> State:
     """What of a state belongs to one job: its row and all that hangs on it."""
     return {name: value for name, value in state.items() if name.startswith(f"job:{id}")}
+
+
+def tree() -> Node:
+    """Three levels over three queues, every node with an id: root in `q`, a child in `mid` with a leaf in `low`, and a
+    child beside the root.
+    """
+    leaf = Node("low", {"n": 4}, id=LEAF, policy="id", group=OTHER_GROUP)
+    left = Node("mid", {"n": 2}, [leaf], id=LEFT, group=GROUP)
+    return Node(QUEUE, {"n": 1}, [left, Node(QUEUE, "three", id=RIGHT)], id=ROOT)
+
+
+async def pump(wire: Wire, queue: str) -> None:
+    """Deliver what stands in the outbox of a queue."""
+    keys = Keys(queue)
+    await deliver(wire, keys, await wire.call("LRANGE", keys.outbox, 0, -1))
