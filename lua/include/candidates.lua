@@ -80,7 +80,8 @@ local function take(claim, s, id, row, crashes, lease)
 end
 
 -- Takes the next job that can be taken, going on behind what is passed over; everything else is filed for the writing
--- pass. An id that stands in two sets is judged once and leaves the second. Answers whether there was one.
+-- pass. An id that stands in two sets is judged once and leaves the second; one that was passed over stays in the first.
+-- Answers whether there was one.
 local function next_job(claim, s)
   while claim.looked < claim.look and has_more(claim, s) do
     s.i = s.i + 1
@@ -88,14 +89,15 @@ local function next_job(claim, s)
     local id, lease = s.ids[s.i], s.scores[s.base + s.i]
     local row, what, crashes, reason = read_row(claim, id), 'drop', 0, nil
     if not claim.seen[id] then what, crashes, reason = judge(claim, s, id, row, lease) end
-    if claim.lanes then claim.seen[id] = true end
+    local stays = claim.seen[id] == 'pass' and s.name
+    if claim.lanes then claim.seen[id] = claim.seen[id] or what end
     if what == 'take' then
       take(claim, s, id, row, crashes, lease)
       return true
     elseif what == 'pass' then
       claim.passed, s.passed = true, true
     else
-      claim.leave[#claim.leave + 1] = id
+      if not stays then claim.leave[#claim.leave + 1] = id end
       s.leave[#s.leave + 1] = id
       if what ~= 'drop' then
         table.insert(claim[what], {id = id, group = s.name or row[GROUP], reason = reason, lease = lease})
