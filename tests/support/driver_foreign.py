@@ -35,6 +35,7 @@ class Everybody(World):
             "fclaim": self.foreign_claim,
             "fgclaim": self.foreign_lane_claim,
             "fend": self.foreign_end,
+            "fkeep": self.foreign_keep,
             "freap": self.foreign_reap,
             "fpromote": self.foreign_promote,
             "freprocess": self.foreign_reprocess,
@@ -207,6 +208,17 @@ class Everybody(World):
         job.state = STATE_OF[place]
         job.due = job.due and place != "schedule"
         return 1 if kind == "d" else job.state
+
+    def foreign_keep(self, n: int, which: int) -> Turn:
+        """The plain extension of a lease, with one of its tokens."""
+        job = self.model.jobs.get(n)
+        if job is None or which >= len(job.tokens):
+            return
+        token = job.tokens[-1 - which]
+        (reply,) = yield [self.scripts("extend_lock", (self.keys.active, self.row(job)), (job.id, token, LEASE_MS))]
+        said = self.model.kept(job, str(token))
+        expected = {"": 1, "gone": -1, "not_active": 0, "stale": "EMQSTALE"}[said]
+        require(_text(reply) == expected, "answer", f"foreign extension of {job.id}: {reply!r}, expected {expected}")
 
     def foreign_reap(self) -> Turn:
         """Its recovery: every expired lease goes back, whatever its row says."""

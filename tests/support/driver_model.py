@@ -217,7 +217,7 @@ class Model:
         job.fresh(payload, state)
         job.group = group
         job.places.add("schedule" if state == "scheduled" else job.home)
-        job.due = False
+        job.due = job.due and state != "scheduled"
         return 1
 
     # -- the holder's calls

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from tests.support.driver_model import GROUPS, WORKERS, Job, Model, Worker
 from tests.support.driver_world import CALL_LOST, READ, REPLY_LOST, Step
 
-_POPULATION = 16
+POPULATION = 16
 _DEAD = 6
 _OURS = (
     ("enqueue", 10),
@@ -42,18 +42,22 @@ _FOREIGN = (
     ("freap", 2),
     ("fpromote", 2),
     ("freprocess", 2),
+    ("fkeep", 1),
     ("mischief", 3),
 )
 
 
 class Dice:
-    """Draws steps. `foreign` is how often the foreign client acts, as a multiple of its usual share; 0: never."""
+    """Draws steps. `foreign` is how often the foreign client acts, as a multiple of its usual share; 0: never.
+    `population` is about how many jobs there are at a time.
+    """
 
-    def __init__(self, seed: str, model: Model, foreign: float) -> None:
+    def __init__(self, seed: str, model: Model, foreign: float, population: int = POPULATION) -> None:
         self._random = random.Random(seed)
         self._model = model
         self._next = 0
         self._foreign = foreign
+        self._population = population
         self._planned: list[Step] = []
         shares = [*_OURS, *((verb, share * foreign) for verb, share in _FOREIGN)]
         self._verbs = [verb for verb, _ in shares]
@@ -84,6 +88,7 @@ class Dice:
             "fend": self._foreign_end,
             "freprocess": lambda: ("freprocess", self._one(self._dead())),
             "mischief": self._mischief,
+            "fkeep": lambda: ("fkeep", *self._foreign_end()[2:4]),
             "reuse": self._reuse,
         }
 
@@ -98,9 +103,9 @@ class Dice:
             return self._planned.pop(0)
         (verb,) = self._random.choices(self._verbs, cum_weights=self._weights)
         alive = sum(job.row for job in model.jobs.values())
-        if alive < _POPULATION / 2 and self._random.random() < 0.5:
+        if alive < self._population / 2 and self._random.random() < 0.5:
             verb = "enqueue"
-        if verb == "enqueue" and alive > _POPULATION * 2:
+        if verb == "enqueue" and alive > self._population * 2:
             verb = "settle"
         draw = self._draws.get(verb)
         return draw() if draw else (verb,)
