@@ -10,6 +10,7 @@ import typer
 from echomq_worker.cli import Exit, say_error
 from echomq_worker.cli.check import check
 from echomq_worker.cli.common import Url
+from echomq_worker.cli.conformance import conformance
 from echomq_worker.cli.dead import dead_app
 from echomq_worker.cli.enqueue import enqueue
 from echomq_worker.cli.job import job_app
@@ -43,6 +44,7 @@ def make_app() -> typer.Typer:
     app.add_typer(dead_app(), name="dead")
     app.add_typer(lane_app(), name="lane")
     app.command("check")(check)
+    app.command("conformance")(conformance)
     app.command("ping")(ping)
     return app
 

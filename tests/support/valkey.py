@@ -65,7 +65,8 @@ class ValkeyServer:
     """One server process; every method blocks until what it says is true.
 
     A test whose own loops must go on meanwhile calls it through `asyncio.to_thread`. Keyword arguments: `append_only`
-    (data survives `kill` and `restart`), `args` (more arguments of valkey-server), `unix_socket` (listens there too).
+    (data survives `kill` and `restart`), `args` (more arguments of valkey-server), `unix_socket` (listens there too),
+    `binary` (another server than the one of `find_binary`).
     """
 
     def __init__(
@@ -74,7 +75,9 @@ class ValkeyServer:
         append_only: bool = False,
         args: Sequence[str] = (),
         unix_socket: bool = False,
+        binary: Path | None = None,
     ) -> None:
+        self._binary = binary
         self.port = free_port()
         self.directory = Path(tempfile.mkdtemp(prefix="emq-valkey-"))
         self.socket_path = self.directory / "valkey.sock" if unix_socket else None
@@ -168,7 +171,7 @@ class ValkeyServer:
 
     def _spawn(self) -> None:
         command = [
-            *(str(find_binary()), "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""),
+            *(str(self._binary or find_binary()), "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""),
             *("--dir", str(self.directory), "--appendonly", "yes" if self._append_only else "no"),
             # DEBUG SLEEP and DEBUG ERROR are faults that tests ask for.
             *("--enable-debug-command", "yes"),
