@@ -33,6 +33,7 @@ __all__ = [
     "Flows",
     "Node",
     "Policy",
+    "check",
     "deliver",
     "parse_entry",
 ]
@@ -117,12 +118,7 @@ class Flows:
         InvalidArgument (no children, too deep, an id twice), InvalidId, InvalidQueueName, KindRefused before anything
         is sent; StateRefused for a row that names another parent or other children, nothing of the call being admitted.
         """
-        trees = [self._place(root) for root in roots]
-        everything = [placed for tree in trees for placed in _walk(tree)]
-        if len({placed.id for placed in everything}) < len(everything):
-            raise InvalidArgument("flow: an id stands twice in it, expected each once")
-        for placed in everything:
-            placed.kin = _kin(placed)
+        trees, everything = _placed(roots, self._mint)
         await self._look(everything)
         for level in range(LEVELS):
             new = [one for one in everything if one.level == level and not (one.stands or one.reported)]
@@ -152,23 +148,6 @@ class Flows:
         """A job and everything below it, as far as rows and reports tell; see `children.tree`."""
         return await children.tree(self._wire, Keys(queue), id, limit=limit)
 
-    def _place(self, node: Node, parent: _Placed | None = None) -> _Placed:
-        level = 0 if parent is None else parent.level + 1
-        if level >= LEVELS:
-            raise InvalidArgument(f"flow: deeper than {LEVELS} levels")
-        if parent is None and not node.children:
-            raise InvalidArgument("flow: the root has no children, expected one or more")
-        if node.policy not in {"fp", "id"}:
-            raise InvalidArgument(f"flow: policy {ascii(node.policy)[:20]}: expected 'fp' or 'id'")
-        if node.group is not None:
-            check_id(node.group)
-        id = self._mint.next() if node.id is None else check_id(node.id)
-        if not id.startswith(JOB):
-            raise KindRefused(f"EMQKIND job id must be JOB-namespaced: {id}")
-        placed = _Placed(node, id, level, parent, encode(node.payload), Keys(node.queue))
-        placed.children = [self._place(child, placed) for child in node.children]
-        return placed
-
     async def _look(self, everything: Sequence[_Placed]) -> None:
         """Find what stands already, and what has reported; StateRefused for a row that is not this flow's."""
         look = _Look([placed for placed in everything if not placed.minted])
@@ -183,6 +162,40 @@ class Flows:
                 placed.reported = parent.reported or (placed.reported and parent.stands)
                 # Its parent is to be made anew: whether the child still stands is asked when it is admitted.
                 placed.stands = placed.stands and parent.stands
+
+
+def check(roots: Sequence[Node]) -> None:
+    """Raise what `add_bulk` raises before anything is sent."""
+    _placed(roots, default_mint())
+
+
+def _placed(roots: Sequence[Node], mint: Mint) -> tuple[list[_Placed], list[_Placed]]:
+    """The trees, and all of their nodes, parents before their children."""
+    trees = [_place(root, None, mint) for root in roots]
+    everything = [placed for tree in trees for placed in _walk(tree)]
+    if len({placed.id for placed in everything}) < len(everything):
+        raise InvalidArgument("flow: an id stands twice in it, expected each once")
+    for placed in everything:
+        placed.kin = _kin(placed)
+    return trees, everything
+
+
+def _place(node: Node, parent: _Placed | None, mint: Mint) -> _Placed:
+    level = 0 if parent is None else parent.level + 1
+    if level >= LEVELS:
+        raise InvalidArgument(f"flow: deeper than {LEVELS} levels")
+    if parent is None and not node.children:
+        raise InvalidArgument("flow: the root has no children, expected one or more")
+    if node.policy not in {"fp", "id"}:
+        raise InvalidArgument(f"flow: policy {ascii(node.policy)[:20]}: expected 'fp' or 'id'")
+    if node.group is not None:
+        check_id(node.group)
+    id = mint.next() if node.id is None else check_id(node.id)
+    if not id.startswith(JOB):
+        raise KindRefused(f"EMQKIND job id must be JOB-namespaced: {id}")
+    placed = _Placed(node, id, level, parent, encode(node.payload), Keys(node.queue))
+    placed.children = [_place(child, placed, mint) for child in node.children]
+    return placed
 
 
 class _Look:
