@@ -125,6 +125,16 @@ class Connector:
             link = await self._usable()
         return _replies(await link.submit(packed, len(commands)))
 
+    def post(self, commands: Sequence[Sequence[Any]]) -> asyncio.Future[Answer] | None:
+        """Send commands in this turn's write and wait for nothing; None, and nothing sent, without a connection.
+
+        The future need not be awaited and never raises: it becomes the replies, or what became of the connection.
+        """
+        link = self._link
+        if link is None or link.closed:
+            return None
+        return link.submit(b"".join([pack(command) for command in commands]), len(commands))
+
     def parking(self, *, margin_ms: int = 2000) -> Parking:
         """A connection for blocking waits; it is closed with the connector. Raises EchoMQError on a closed one."""
         return self._kept(Parking(self, self._establish_parking, margin_ms=margin_ms))

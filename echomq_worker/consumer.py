@@ -60,6 +60,7 @@ class Parts:
     suspects: Suspects
     degraded: Degraded
     journal: Journal
+    on_buried: Callable[[str, str], None]
     interrupts: bool = False
 
 
@@ -95,6 +96,7 @@ class Consumer:
         self._suspects = parts.suspects
         self._degraded = parts.degraded
         self._journal = parts.journal
+        self._on_buried = parts.on_buried
         self._interrupts = parts.interrupts
         self._nap = Nap()
         self._wants_slot = False
@@ -177,7 +179,7 @@ class Consumer:
             return None
         claimed = self.claims.read(reply)
         for id, reason in claimed.buried:
-            self._journal.buried(id, reason)
+            self._on_buried(id, reason)
         self._leases.hold(
             self._keys,
             claimed.jobs,

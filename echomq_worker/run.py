@@ -87,6 +87,7 @@ class Run:
             max_crashes=settings.max_crashes,
             stalled=settings.stalled,
             pump=pump,
+            events=settings.events,
             level=settings.log_level,
             dead_max_age_ms=settings.dead_max_age_ms,
             dead_max_count=settings.dead_max_count,

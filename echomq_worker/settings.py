@@ -58,6 +58,7 @@ class Settings(BaseSettings):
     ] = 1_000
     tick_ms: Annotated[int, Field(ge=1, le=DAY_MS, description="The Pump looks for due repeats this often.")] = 1_000
     pump: Annotated[bool, Field(description="Run one Pump per queue: repeats, due jobs.")] = True
+    events: Annotated[bool, Field(description="Publish what becomes of jobs on the channel of their queue.")] = True
     promote_batch: Annotated[int, Field(ge=1, le=1_000, description="Due jobs released by one call of promote.")] = 100
     max_attempts: Annotated[int, Field(ge=1, le=1_000_000, description="Failed runs after which a job is dead.")] = 3
     retry_delay_ms: Annotated[

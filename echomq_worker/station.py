@@ -30,8 +30,10 @@ from echomq_worker.metronome import Metronome
 from echomq_worker.options import Limits
 from echomq_worker.outcome import Outcome
 from echomq_worker.parking import PUNCTUAL_MS, Parking
+from echomq_worker.publisher import Publisher
 from echomq_worker.pump import Pump
 from echomq_worker.recovery import Recovery
+from echomq_worker.rows import checked
 from echomq_worker.settle import Settle, Settled
 from echomq_worker.slots import Slots
 from echomq_worker.suspects import Suspects
@@ -48,6 +50,7 @@ class Pace:
     max_crashes: int
     stalled: int | None
     pump: bool
+    events: bool
     limits: Limits
     level: str
     dead_max_age_ms: int | None = None
@@ -98,6 +101,7 @@ class Station:
         self.limits = limits
         self.keys = Keys(queue)
         self.journal = Journal(queue, log=shared.log, clock=shared.clock, level=pace.level)
+        self.publisher = Publisher(shared.connector, self.keys, log=shared.log) if pace.events else None
         self.changed: Callable[[], None] = lambda: None
         self._bound = bound
         self._shared = shared
@@ -148,19 +152,21 @@ class Station:
         """Whether nothing is left for a burst: nothing in hand, nothing that can be claimed, nothing due within
         `horizon_ms`.
 
-        A paused queue has nothing to give. Raises WireError.
+        A paused queue has nothing to give. Raises WireError, ServerError.
         """
         if not self.idle:
             return False
         keys = self.keys
-        paused, pending, ring, (seconds, _), reports = await self._shared.connector.pipeline(
-            [
-                ("HEXISTS", keys.meta, "paused"),
-                ("ZCARD", keys.pending),
-                ("LLEN", keys.ring),
-                ("TIME",),
-                ("LLEN", keys.outbox),
-            ]
+        paused, pending, ring, (seconds, _), reports = checked(
+            await self._shared.connector.pipeline(
+                [
+                    ("HEXISTS", keys.meta, "paused"),
+                    ("ZCARD", keys.pending),
+                    ("LLEN", keys.ring),
+                    ("TIME",),
+                    ("LLEN", keys.outbox),
+                ]
+            )
         )
         # A report that is on its way may release a job of another queue.
         if reports and self.pump is not None:
@@ -179,6 +185,8 @@ class Station:
             self.let_go(job)
             if job.flow_child and self.pump is not None:
                 self.pump.poke()
+        if self.publisher is not None:
+            self.publisher.settled(answers)
         self.journal.settled(answers)
         for consumer in self.consumers:
             consumer.settled()
@@ -202,8 +210,16 @@ class Station:
     def _stalled(self, back: list[str], dead: list[str]) -> None:
         """What the counting sweep found: jobs whose lease was lost, whoever held it."""
         self.journal.stalled(back)
+        if self.publisher is not None:
+            self.publisher.stalled(back)
         for id in dead:
-            self.journal.buried(id, "stalled")
+            self._buried(id, "stalled")
+
+    def _buried(self, id: str, reason: str) -> None:
+        """A claim or the sweep gave a job up."""
+        self.journal.buried(id, reason)
+        if self.publisher is not None:
+            self.publisher.buried(id, reason)
 
     async def _keep_first(self) -> None:
         """After an outage or a standstill: what this process holds is extended before its own recovery looks."""
@@ -258,6 +274,7 @@ class Station:
             suspects=shared.suspects,
             degraded=self._degraded(f"consumer/{number}"),
             journal=self.journal,
+            on_buried=self._buried,
             interrupts=self._bound.options.cancellable,
         )
         return Consumer(shared.connector, self.keys, parts, slots=slots)

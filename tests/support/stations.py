@@ -186,6 +186,7 @@ async def stand(
     limits: Limits | None = None,
     max_crashes: int = 5,
     stalled: int | None = None,
+    events: bool = True,
     command_timeout_ms: int = 5_000,
     **options: Any,
 ) -> AsyncIterator[Stand]:
@@ -224,6 +225,7 @@ async def stand(
             max_crashes=max_crashes,
             stalled=stalled,
             pump=pump,
+            events=events,
             limits=limits or Limits(lease_ms=LEASE_MS, retry=50),
             level="debug",
         )

@@ -23,6 +23,7 @@ DEFAULTS = {
     "beat_ms": 1_000,
     "tick_ms": 1_000,
     "pump": True,
+    "events": True,
     "promote_batch": 100,
     "max_attempts": 3,
     "retry_delay_ms": 1_000,
