@@ -13,6 +13,7 @@ from echomq_worker.cli.common import Url
 from echomq_worker.cli.conformance import conformance
 from echomq_worker.cli.dead import dead_app
 from echomq_worker.cli.enqueue import enqueue
+from echomq_worker.cli.events import events
 from echomq_worker.cli.flow import flow_app
 from echomq_worker.cli.job import job_app
 from echomq_worker.cli.lane import lane_app
@@ -45,6 +46,7 @@ def make_app() -> typer.Typer:
     app.add_typer(dead_app(), name="dead")
     app.add_typer(lane_app(), name="lane")
     app.add_typer(flow_app(), name="flow")
+    app.command("events")(events)
     app.command("check")(check)
     app.command("conformance")(conformance)
     app.command("ping")(ping)
