@@ -41,7 +41,8 @@ delete_lanes(work)
 delete_jobs(work)
 in_chunks(records, function(...) redis.call('UNLINK', ...) end)
 call_chunked('ZREM', p .. 'repeat', repeats)
-if #work.ids + #work.lanes + #repeats > 0 then return 1 end
+-- With budget left all that was named is gone, unless a death has just put a parent into a set.
+if work.left - #repeats < 1 or work.told then return 1 end
 redis.call('UNLINK', unpack(rest))
 if ARGV[3] ~= 'keep' then redis.call('UNLINK', KEYS[1]) end
 return 0

@@ -90,5 +90,6 @@ local function delete_jobs(work)
   for _, child in pairs(work.kin) do
     -- Who was dead has reported then.
     if child.dead then release_dedup(p, child) else died(p, child, 'obliterated') end
+    work.told = work.told or (not child.dead and same_queue(child))
   end
 end
