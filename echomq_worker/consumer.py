@@ -160,7 +160,7 @@ class Consumer:
                     # The rest is a leg too: one that fails each time is an outage, not one per beat.
                     self._degraded.good()
             except (WireError, ServerError) as error:
-                await self._nap.sleep(self._clock, self._degraded.fail(error))
+                await self._nap.sleep(self._clock, self._degraded.fail(error, self._nap.wake))
 
     async def read_receipt(self) -> list[Job]:
         """At the end: the jobs of a claim whose reply was never read, which are in hand. Raises WireError.

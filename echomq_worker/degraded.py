@@ -6,6 +6,8 @@ the streak of degraded beats; the first good beat ends it), design section 3.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from echomq_worker.backoff import Exponential, delay_ms
 from echomq_worker.clock import Clock
 from echomq_worker.errors import ServerError, WireError
@@ -21,12 +23,13 @@ Fault = WireError | ServerError
 class Outage:
     """Which loops of this process cannot do their beat: a line when the first fails, one when the last is back."""
 
-    __slots__ = ("_clock", "_log", "_loops", "_since_ms")
+    __slots__ = ("_clock", "_log", "_loops", "_since_ms", "_wakes")
 
     def __init__(self, *, clock: Clock, log: Logger) -> None:
         self._clock = clock
         self._log = log
         self._loops: set[str] = set()
+        self._wakes: dict[str, Callable[[], None]] = {}
         self._since_ms = 0.0
 
     @property
@@ -34,12 +37,21 @@ class Outage:
         """True from the first failed beat until every loop that failed has had a good one."""
         return bool(self._loops)
 
-    def enter(self, loop: str, error: Exception) -> None:
-        """`loop` had a failed beat."""
+    def enter(self, loop: str, error: Exception, wake: Callable[[], None] | None = None) -> None:
+        """`loop` had a failed beat; `wake` ends the wait that it begins now."""
+        if wake is not None:
+            self._wakes[loop] = wake
         if not self._loops:
             self._since_ms = self._clock.monotonic_ms()
             self._log.warning("degraded", loop=loop, error=f"{type(error).__name__}: {error}")
         self._loops.add(loop)
+
+    def reached(self, loop: str) -> None:
+        """`loop` got through after failed beats: whoever still waits on its own curve may try now."""
+        wakes, self._wakes = self._wakes, {}
+        for name, wake in wakes.items():
+            if name != loop:
+                wake()
 
     def leave(self, loop: str) -> None:
         """`loop` had a good beat, or ends."""
@@ -63,24 +75,30 @@ class Degraded:
         self._policy = Exponential(beat_ms, max(CAP_MS, beat_ms))
         self._script_errors = 0
 
-    def fail(self, error: Fault) -> int:
-        """Count a failed beat and answer how many ms to wait. Raises the error itself when a script keeps failing."""
+    def fail(self, error: Fault, wake: Callable[[], None] | None = None) -> int:
+        """Count a failed beat and answer how many ms to wait; `wake` is called when another loop gets through
+        meanwhile.
+
+        Raises the error itself when a script keeps failing.
+        """
         self._script_errors = self._script_errors + 1 if isinstance(error, ServerError) else 0
         if self._script_errors >= SCRIPT_ERRORS:
             raise error
         self.streak += 1
         self._failing = True
-        self._outage.enter(self.name, error)
+        self._outage.enter(self.name, error, wake)
         return delay_ms(self._policy, self.streak)
 
     def worked(self) -> None:
         """The legs that serve the queue went through: the curve starts anew, whatever becomes of the rest."""
-        self.streak = 0
+        if self.streak:
+            self.streak = 0
+            self._outage.reached(self.name)
 
     def good(self) -> None:
         """A whole beat went through, the rest as well: the outage is over."""
         if self._failing:
-            self.streak = 0
+            self.worked()
             self._failing = False
             self._script_errors = 0
             self._outage.leave(self.name)

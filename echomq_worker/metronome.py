@@ -101,7 +101,7 @@ class Metronome:
                 await self._listen()
                 self._degraded.good()
             except (WireError, ServerError) as error:
-                await self._end.sleep(self._clock, self._degraded.fail(error))
+                await self._end.sleep(self._clock, self._degraded.fail(error, self._end.wake))
 
     async def _listen(self) -> None:
         """Wait for one token, or for the next beat; without an idle consumer tokens are left to other processes."""

@@ -161,7 +161,7 @@ class Pump:
             try:
                 tick = await self.beat()
             except (WireError, ServerError) as error:
-                await self._nap.sleep(self._clock, self._degraded.fail(error))
+                await self._nap.sleep(self._clock, self._degraded.fail(error, self._nap.wake))
                 continue
             self._degraded.good()
             wait_ms: float = self._tick_ms

@@ -10,6 +10,7 @@ import signal
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 
@@ -33,6 +34,7 @@ SKEW_WARNING_MS = 1_000
 # A burst waits for what becomes due this soon, so that a retry is part of it and tomorrow's job is not.
 BURST_HORIZON_MS = 5_000
 _BURST_LOOK_MS = 100
+_KEEPER_PATIENCE_MS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +135,9 @@ class Run:
             )
             stations = [Station(bound, shared, self._pace) for bound in self._bounds]
             self._hand_over = HandOver(self.connector, stations, clock=self._clock)
+            shortest_ms = min(station.limits.lease_ms for station in stations)
             keeper = Keeper(
-                leases,
-                lambda: self._connector(self._settings, "echomq-leases", self._clock),
-                shortest_lease_ms=min(station.limits.lease_ms for station in stations),
-                outage=outage,
+                leases, partial(self._keepers_connector, shortest_ms), shortest_lease_ms=shortest_ms, outage=outage
             )
             tasks.start_soon(keeper.run, name="leases")
             tasks.start_soon(self._listener(stations, leases, outage).run, name="listener")
@@ -170,13 +170,19 @@ class Run:
             log=self._log,
         )
 
+    def _keepers_connector(self, shortest_lease_ms: int) -> Connector:
+        # A connection that hangs must show while the shortest lease can still be saved over another one.
+        limit_ms = max(_KEEPER_PATIENCE_MS, shortest_lease_ms // 4)
+        return self._connector(self._settings, "echomq-leases", self._clock, limit_ms=limit_ms)
+
     @staticmethod
-    def _connector(settings: Settings, name: str, clock: Clock) -> Connector:
+    def _connector(settings: Settings, name: str, clock: Clock, *, limit_ms: int | None = None) -> Connector:
+        most = limit_ms or max(settings.connect_timeout_ms, settings.command_timeout_ms)
         return Connector(
             settings.require_url(),
             wire_version=settings.wire_version,
-            connect_timeout_ms=settings.connect_timeout_ms,
-            command_timeout_ms=settings.command_timeout_ms,
+            connect_timeout_ms=min(settings.connect_timeout_ms, most),
+            command_timeout_ms=min(settings.command_timeout_ms, most),
             clock=clock,
             name=name,
         )

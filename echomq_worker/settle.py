@@ -133,7 +133,7 @@ class Settle:
             try:
                 await self.beat()
             except (WireError, ServerError) as error:
-                wait_ms = self._degraded.fail(error)
+                wait_ms = self._degraded.fail(error, self._nap.wake)
                 await self._nap.sleep(self._clock, min(wait_ms, HURRIED_MS) if self._hurried else wait_ms)
 
     async def _send(self, batch: Sequence[tuple[Job, Verdict]]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from echomq_worker.degraded import CAP_MS, SCRIPT_ERRORS, Degraded, Outage
@@ -96,3 +98,19 @@ def test_only_script_errors_in_a_row_count(between: str) -> None:
                 loop.fail(LOST)
         else:
             loop.good()
+
+
+async def test_a_loop_that_gets_through_wakes_the_others() -> None:
+    """After an outage nobody waits out a long step of its own curve while another loop has reached the server."""
+    clock = ManualClock()
+    woken: list[str] = []
+    outage = Outage(clock=clock, log=Lines())
+    loops = {name: Degraded(name, outage=outage, beat_ms=1_000) for name in ("consumer:a", "settle:a", "pump:a")}
+    for name, one in loops.items():
+        one.fail(Unreachable("no server"), partial(woken.append, name))
+    loops["settle:a"].worked()
+    assert woken == ["consumer:a", "pump:a"]
+    loops["settle:a"].worked()
+    loops["consumer:a"].good()
+    assert woken == ["consumer:a", "pump:a"]
+    assert outage.degraded
