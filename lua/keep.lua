@@ -16,6 +16,9 @@ local pairs_held, locks = read_pairs(p, KEYS[1], 3, 'cancel'), {}
 for i, one in ipairs(pairs_held) do locks[i] = p .. 'job:' .. one.id .. ':lock' end
 in_chunks(locks, function(...) redis.call('EXISTS', ...) end)
 
+-- Removes nothing: a server at its maxmemory refuses what may grow, until a script has written something that cannot. Leases
+-- are kept there too; those who reap, which is never refused, would start again what healthy workers run.
+redis.call('ZREM', KEYS[1], '')
 local lost, leases = {}, {}
 local deadline, marked = string.format('%.0f', now_ms() + lease), string.format('%.0f', 2 * lease)
 for i, one in ipairs(pairs_held) do

@@ -35,6 +35,7 @@ Group = Annotated[str, typer.Argument(metavar="GROUP", help="The lane: a branded
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many.")]
 Offset = Annotated[int, typer.Option("--offset", metavar="N", min=0, help="Pass over so many first.")]
 
+_SHOWN_CHARACTERS = 40
 # What is over sooner shows no bar.
 _BAR_AFTER_S = 1.0
 
@@ -235,12 +236,13 @@ def at_ms(text: str) -> int:
     """The moment that `--at` names, in ms since 1970: an integer, or ISO 8601 with a zone. Raises ConfigError."""
     from datetime import datetime
 
-    if text.lstrip("-").isdecimal() and text.isascii():
-        return int(text)
     try:
+        if text.lstrip("-").isdecimal() and text.isascii():
+            return int(text)
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"--at={text!r}: expected ms since 1970 or ISO 8601, such as 2030-01-31T08:00:00Z") from None
+        shown = repr(text[:_SHOWN_CHARACTERS])
+        raise ConfigError(f"--at={shown}: expected ms since 1970 or ISO 8601, such as 2030-01-31T08:00:00Z") from None
     if moment.tzinfo is None:
         raise ConfigError(f"--at={text!r}: expected a time zone, such as {text}Z or {text}+01:00")
     return round(moment.timestamp() * 1000)

@@ -27,7 +27,8 @@ local function replay(p, active, claimed, receipt, now, lease)
       if row[7] then kin[#kin + 1] = id end
     end
   end
-  if #leases > 0 then redis.call('ZADD', active, 'XX', 'GT', unpack(leases)) end
+  -- In this order: a server at its maxmemory refuses what may grow, until a script has written something that cannot.
   redis.call('PEXPIRE', claimed, lease, 'GT')
+  if #leases > 0 then redis.call('ZADD', active, 'XX', 'GT', unpack(leases)) end
   return {number, 'replayed', random, jobs, {}, kin}
 end

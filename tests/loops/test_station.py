@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import anyio
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from echomq_worker.connector import connect
+from echomq_worker.errors import Unavailable
 from echomq_worker.jobs import Jobs, New
 from echomq_worker.lanes import Lanes
 from echomq_worker.options import Limits
 from tests.support.plain import Queue, job
 from tests.support.stations import BEAT_MS, Gate, parked, pending, stand
+from tests.support.valkey import OwnServer, raw_client
 from tests.support.waiting import wait_until
 
 
@@ -143,3 +147,30 @@ async def test_a_burst_is_over_though_jobs_are_left_that_it_cannot_have(url: str
                 await raw.sadd(paused, group)
                 await jobs.enqueue_many("q", [New(b"x", group=group)])
         assert await made.station.exhausted(5_000)
+
+
+async def test_a_burst_hears_of_a_server_that_is_busy(own_server: OwnServer) -> None:
+    """As an error of the wire, which the burst outlasts: it is neither over nor a crash."""
+    server = own_server(args=("--busy-reply-threshold", "1"))
+    async with (
+        stand(server.url) as made,
+        raw_client(server.url) as raw,
+        raw_client(server.url) as other,
+        anyio.create_task_group() as group,
+    ):
+
+        async def hang() -> None:
+            with pytest.raises(ResponseError):
+                await other.eval("while true do end", 0)
+
+        async def busy() -> bool:
+            with suppress(ResponseError):
+                await raw.ping()
+                return False
+            return True
+
+        group.start_soon(hang)
+        await wait_until(busy, "the script blocks the server")
+        with pytest.raises(Unavailable, match="BUSY"):
+            await made.station.exhausted(5_000)
+        await raw.script_kill()

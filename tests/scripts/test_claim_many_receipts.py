@@ -9,9 +9,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from echomq_worker.connector import connect
 from tests.support.keyspace import expiring_of
 from tests.support.own import LEASE_MS, Own, complete, flat, lane, merged, retry
 from tests.support.plain import FAR_MS, GROUP, Queue, Within, job, row
+from tests.support.valkey import OwnServer, raw_client
 
 ROW = f"job:{job(1)}"
 
@@ -32,6 +34,20 @@ async def test_an_unread_reply_is_given_again(own: Own, queue: Queue) -> None:
     deadline = Within(began + LEASE_MS, await queue.now_ms() + LEASE_MS)
     assert await queue.state() == before | {"active": dict.fromkeys(first.ids, deadline)}
     assert (await expiring_of(queue.raw))[queue.keys.receipt("c")] == Within(LEASE_MS - 10_000, LEASE_MS)
+
+
+async def test_a_full_server_gives_it_again(own_server: OwnServer) -> None:
+    """For want of memory it would be refused until the jobs have run out of their leases."""
+    server = own_server()
+    async with connect(server.url) as wire, raw_client(server.url) as raw:
+        own, queue = Own(wire), Queue(raw)
+        await queue.put(flat(1, 2))
+        first = await own.claim_many(2)
+        server.admin.config_set("maxmemory", 1)
+
+        again = await own.claim_many(9, read=0, random="cd")
+
+        assert (again.why, again.jobs) == ("replayed", first.jobs)
 
 
 async def test_again_and_again(own: Own, queue: Queue) -> None:

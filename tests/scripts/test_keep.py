@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from echomq_worker.connector import connect
 from echomq_worker.errors import ServerError
 from tests.support.keyspace import expiring_of
 from tests.support.own import LEASE_MS, Own
 from tests.support.plain import FAR_MS, Queue, State, Within, job, row
+from tests.support.valkey import OwnServer, raw_client
 
 ROW = f"job:{job(1)}"
 HELD = "3:ab"
@@ -75,6 +77,19 @@ async def test_a_disowned_job_is_not_lost(own: Own, queue: Queue) -> None:
     await own.disown(job(1), HELD)
 
     assert await own.keep(job(1), HELD) == []
+
+
+async def test_a_full_server_takes_it(own_server: OwnServer) -> None:
+    """Reap is never refused for want of memory: leases that could not be kept would be started again elsewhere."""
+    server = own_server()
+    async with connect(server.url) as wire, raw_client(server.url) as raw:
+        queue = Queue(raw)
+        await queue.put(in_hand(1))
+        server.admin.config_set("maxmemory", 1)
+
+        assert await Own(wire).keep(job(1), HELD) == []
+
+        assert await raw.zscore(queue.keys.active, job(1)) == Within(LEASE_MS, FAR_MS)
 
 
 async def test_three_thousand(own: Own, queue: Queue) -> None:
