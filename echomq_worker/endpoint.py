@@ -44,7 +44,8 @@ _TLS_OPTIONS = frozenset(
         "ssl_password",
     }
 )
-_SECRET_OPTIONS = frozenset({"password", "ssl_password"})
+# A misspelt `password` is no option, and its value a password all the same.
+_SHOWN_OPTIONS = (_COMMON_OPTIONS | _TLS_OPTIONS) - {"password", "ssl_password"}
 _MASK = "***"
 # Dead peers are noticed after 30 + 3 * 5 seconds of silence; not every platform has each of the three.
 _KEEPALIVE = {
@@ -153,7 +154,7 @@ def mask(url: str) -> str:
     if ":" in login:
         login = f"{login.partition(':')[0]}:{_MASK}"
     query = "&".join(
-        f"{quote(name)}={_MASK if name in _SECRET_OPTIONS else quote(value, safe='/:')}"
+        f"{quote(name)}={quote(value, safe='/:') if name in _SHOWN_OPTIONS else _MASK}"
         for name, value in parse_qsl(parts.query, keep_blank_values=True)
     )
     return f"{parts.scheme}://{login}{at}{host}{parts.path}{'?' if query else ''}{query}"

@@ -97,6 +97,7 @@ def test_no_text_at_all_is_refused() -> None:
         (f"redis://:{SECRET}@host", "redis://:***@host"),
         (f"redis://u:a@{SECRET}@host", "redis://u:***@host"),
         (f"unix:///run/v.sock?db=1&password={SECRET}", "unix:///run/v.sock?db=1&password=***"),
+        (f"redis://host?pasword={SECRET}&db=1", "redis://host?pasword=***&db=1"),
         (f"rediss://host?ssl_password={SECRET}&ssl_ca_certs=/etc/ca.pem", None),
         (f"redis://u:1/{SECRET}@host", "***"),
         (f"redis://u:1#{SECRET}@host", "***"),
