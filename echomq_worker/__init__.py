@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from echomq_worker.cancel import Cancel
     from echomq_worker.connector import Connector, connect
     from echomq_worker.errors import EchoMQError
+    from echomq_worker.events import Event, Events
     from echomq_worker.job import Job, JobCancelled
     from echomq_worker.jobs import Jobs, New
     from echomq_worker.lanes import Lanes
@@ -34,6 +35,8 @@ _HOMES = {
     "Connector": "connector",
     "connect": "connector",
     "EchoMQError": "errors",
+    "Event": "events",
+    "Events": "events",
     "Job": "job",
     "JobCancelled": "job",
     "Jobs": "jobs",
@@ -57,6 +60,8 @@ __all__ = [
     "Connector",
     "Delay",
     "EchoMQError",
+    "Event",
+    "Events",
     "Exponential",
     "Fixed",
     "Jitter",

@@ -20,12 +20,28 @@ SCRIPT_ERRORS = 10
 Fault = WireError | ServerError
 
 
+def _nobody(*_what: object) -> None:
+    """Nobody hears."""
+
+
 class Outage:
-    """Which loops of this process cannot do their beat: a line when the first fails, one when the last is back."""
+    """Which loops of this process cannot do their beat: a line when the first fails, one when the last is back.
 
-    __slots__ = ("_clock", "_log", "_loops", "_since_ms", "_wakes")
+    `on_enter(loop, error)` and `on_leave(downtime_ms)` hear the same.
+    """
 
-    def __init__(self, *, clock: Clock, log: Logger) -> None:
+    __slots__ = ("_clock", "_log", "_loops", "_on_enter", "_on_leave", "_since_ms", "_wakes")
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        log: Logger,
+        on_enter: Callable[[str, str], object] = _nobody,
+        on_leave: Callable[[int], object] = _nobody,
+    ) -> None:
+        self._on_enter = on_enter
+        self._on_leave = on_leave
         self._clock = clock
         self._log = log
         self._loops: set[str] = set()
@@ -43,7 +59,9 @@ class Outage:
             self._wakes[loop] = wake
         if not self._loops:
             self._since_ms = self._clock.monotonic_ms()
-            self._log.warning("degraded", loop=loop, error=f"{type(error).__name__}: {error}")
+            said = f"{type(error).__name__}: {error}"
+            self._log.warning("degraded", loop=loop, error=said)
+            self._on_enter(loop, said)
         self._loops.add(loop)
 
     def reached(self, loop: str) -> None:
@@ -59,7 +77,9 @@ class Outage:
             return
         self._loops.discard(loop)
         if not self._loops:
-            self._log.info("recovered", downtime_ms=round(self._clock.monotonic_ms() - self._since_ms))
+            downtime_ms = round(self._clock.monotonic_ms() - self._since_ms)
+            self._log.info("recovered", downtime_ms=downtime_ms)
+            self._on_leave(downtime_ms)
 
 
 class Degraded:

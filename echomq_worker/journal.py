@@ -14,6 +14,7 @@ from echomq_worker.clock import Clock
 from echomq_worker.errors import Unreadable
 from echomq_worker.job import Job
 from echomq_worker.logs import Logger, current_job
+from echomq_worker.observers import Dead, Observers, Stale, Started
 from echomq_worker.verdict import Bury, Reject, Retry, RetryLater, Verdict
 
 Settled = tuple[Job, Verdict, str]
@@ -22,15 +23,20 @@ Settled = tuple[Job, Verdict, str]
 class Journal:
     """One per queue. `counts` has the answers of the settle script, and buried, lost, released, disowned, left."""
 
-    __slots__ = ("_clock", "_log", "_timed", "counts", "queue")
+    __slots__ = ("_clock", "_lines", "_log", "_observers", "_timed", "counts", "queue")
 
-    def __init__(self, queue: str, *, log: Logger, clock: Clock, level: str = "info") -> None:
+    def __init__(
+        self, queue: str, *, log: Logger, clock: Clock, level: str = "info", observers: Observers | None = None
+    ) -> None:
+        """`observers` are told what is written; None: there are none."""
         self.queue = queue
         self.counts: Counter[str] = Counter()
         self._log = log.bind(queue=queue)
         self._clock = clock
+        self._observers = observers
         # Time stamps are for the lines of completions and starts: where those are off they are not taken.
-        self._timed = level in {"debug", "info"}
+        self._lines = level in {"debug", "info"}
+        self._timed = self._lines or observers is not None
 
     def started(self, job: Job) -> None:
         """The handler is about to run, in this very context: its own log lines carry the job from here on."""
@@ -38,6 +44,8 @@ class Journal:
         if self._timed:
             job.started_ms = self._clock.monotonic_ms()
             self._log.debug("job started", id=job.id, attempt=job.attempts)
+            if self._observers is not None:
+                self._observers.note(Started, self.queue, job.id, job.attempts)
 
     def ended(self, job: Job) -> None:
         """The handler has ended: from here on `job.started_ms` is how long it ran."""
@@ -47,10 +55,12 @@ class Journal:
     def settled(self, answers: Sequence[Settled]) -> None:
         """The server has answered these verdicts."""
         counts = self.counts
+        if self._observers is not None:
+            self._observers.settled(self.queue, answers)
         for job, verdict, answer in answers:
             counts[answer] += 1
             if answer == "done":
-                if self._timed:
+                if self._lines:
                     self._log.info(
                         "job completed", id=job.id, attempt=job.attempts, duration_ms=round(job.started_ms, 1)
                     )
@@ -63,6 +73,8 @@ class Journal:
         """A claim gave a job up instead of handing it out."""
         self.counts["buried"] += 1
         self._log.error("job dead", id=id, error=reason)
+        if self._observers is not None:
+            self._observers.note(Dead, self.queue, id, None, reason)
 
     def stalled(self, ids: Sequence[str]) -> None:
         """The counting sweep gave back jobs whose lease ran out."""
@@ -74,6 +86,8 @@ class Journal:
         """The lease of a job in hand is lost; its handler is cancelled and its verdict is not written."""
         self.counts["lost"] += 1
         self._log.warning("lease lost", id=job.id, attempt=job.attempts, reason=reason)
+        if self._observers is not None:
+            self._observers.note(Stale, self.queue, job.id, job.attempts, reason)
 
     def asked(self, job: Job, why: str) -> None:
         """Somebody asked for the end of a job in hand, and it was told."""

@@ -14,13 +14,14 @@ from echomq_worker.degraded import Degraded
 from echomq_worker.errors import ServerError, WireError
 from echomq_worker.keyspace import Keys
 from echomq_worker.logs import Logger
+from echomq_worker.nap import Nap
 from echomq_worker.subscription import Subscription
 
 
 class Listener:
     """`run` hears the cancel channels of `queues` and calls `deliver(queue, id, reason)` for each request."""
 
-    __slots__ = ("_clock", "_degraded", "_deliver", "_log", "_queues", "_subscription")
+    __slots__ = ("_clock", "_degraded", "_deliver", "_log", "_nap", "_queues", "_subscription")
 
     def __init__(
         self,
@@ -38,6 +39,7 @@ class Listener:
         self._degraded = degraded
         self._deliver = deliver
         self._log = log
+        self._nap = Nap()
 
     async def run(self) -> None:
         """Hear until cancelled; a lost connection is made again on the degraded curve.
@@ -50,7 +52,7 @@ class Listener:
                 try:
                     await self.hear()
                 except WireError as error:
-                    await self._clock.sleep_ms(self._degraded.fail(error))
+                    await self._nap.sleep(self._clock, self._degraded.fail(error, self._nap.wake))
         except ServerError as error:
             self._log.warning(
                 "cancel channel refused", error=str(error), hint="requests arrive when a lease is extended"

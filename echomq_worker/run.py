@@ -24,6 +24,7 @@ from echomq_worker.identity import Mint
 from echomq_worker.leases import Keeper, Leases
 from echomq_worker.listener import Listener
 from echomq_worker.logs import Logger, get_logger
+from echomq_worker.observers import DegradedNow, Observer, Observers, Recovered
 from echomq_worker.options import Limits
 from echomq_worker.script import preload
 from echomq_worker.settings import Settings
@@ -35,6 +36,8 @@ SKEW_WARNING_MS = 1_000
 BURST_HORIZON_MS = 5_000
 _BURST_LOOK_MS = 100
 _KEEPER_PATIENCE_MS = 100
+# What observers get at the end to hear the rest.
+_LAST_TOLD_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +76,20 @@ class Report:
 class Run:
     """One run of a worker: the stations, and the two task groups that own every loop."""
 
-    def __init__(self, settings: Settings, bounds: Sequence[Bound], *, clock: Clock, pump: bool, name: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        bounds: Sequence[Bound],
+        *,
+        clock: Clock,
+        pump: bool,
+        name: str,
+        observe: Sequence[Observer] = (),
+    ) -> None:
         self.connector = self._connector(settings, name, clock)
         self._settings = settings
         self._bounds = bounds
+        self._observe = tuple(observe)
         self._clock = clock
         self._log: Logger = get_logger("echomq_worker")
         self._stopped = anyio.Event()
@@ -119,7 +132,8 @@ class Run:
 
     async def _run(self, state: object, *, burst: bool, signals: bool) -> Report:
         leases = Leases(clock=self._clock)
-        outage = Outage(clock=self._clock, log=self._log)
+        observers = Observers(self._observe, log=self._log) if self._observe else None
+        outage = self._outage(observers)
         await self._look_at_server()
         async with anyio.create_task_group() as tasks:
             shared = Shared(
@@ -132,6 +146,7 @@ class Run:
                 log=self._log,
                 tasks=tasks,
                 state=state,
+                observers=observers,
             )
             stations = [Station(bound, shared, self._pace) for bound in self._bounds]
             self._hand_over = HandOver(self.connector, stations, clock=self._clock)
@@ -140,6 +155,8 @@ class Run:
                 leases, partial(self._keepers_connector, shortest_ms), shortest_lease_ms=shortest_ms, outage=outage
             )
             tasks.start_soon(keeper.run, name="leases")
+            if observers is not None:
+                tasks.start_soon(observers.run, name="observers")
             tasks.start_soon(self._listener(stations, leases, outage).run, name="listener")
             for station in stations:
                 tasks.start_soon(station.settle.run, name=f"settle:{station.queue}")
@@ -155,10 +172,22 @@ class Run:
                 for station in stations:
                     station.stop()
             await self._hand_over.run(self._settings.grace_ms)
+            if observers is not None:
+                await observers.finish(_LAST_TOLD_MS)
             tasks.cancel_scope.cancel()
         counts: Counter[str] = sum((station.journal.counts for station in stations), Counter())
+        unpublished = sum(station.publisher.dropped for station in stations if station.publisher is not None)
+        counts += Counter(unpublished=unpublished)
         self._log.info("worker stopped", **dict(counts))
         return Report(counts)
+
+    def _outage(self, observers: Observers | None) -> Outage:
+        if observers is None:
+            return Outage(clock=self._clock, log=self._log)
+        tell = observers.note
+        return Outage(
+            clock=self._clock, log=self._log, on_enter=partial(tell, DegradedNow), on_leave=partial(tell, Recovered)
+        )
 
     def _listener(self, stations: Sequence[Station], leases: Leases, outage: Outage) -> Listener:
         return Listener(

@@ -27,6 +27,7 @@ from echomq_worker.keyspace import Keys
 from echomq_worker.leases import Leases
 from echomq_worker.logs import Logger
 from echomq_worker.metronome import Metronome
+from echomq_worker.observers import Observers
 from echomq_worker.options import Limits
 from echomq_worker.outcome import Outcome
 from echomq_worker.parking import PUNCTUAL_MS, Parking
@@ -70,6 +71,7 @@ class Shared:
     log: Logger
     tasks: TaskGroup
     state: object
+    observers: Observers | None = None
 
 
 class Alone:
@@ -100,7 +102,7 @@ class Station:
         self.queue = queue
         self.limits = limits
         self.keys = Keys(queue)
-        self.journal = Journal(queue, log=shared.log, clock=shared.clock, level=pace.level)
+        self.journal = Journal(queue, log=shared.log, clock=shared.clock, level=pace.level, observers=shared.observers)
         self.publisher = Publisher(shared.connector, self.keys, log=shared.log) if pace.events else None
         self.changed: Callable[[], None] = lambda: None
         self._bound = bound

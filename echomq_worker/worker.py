@@ -14,10 +14,12 @@ from echomq_worker.backoff import Policy
 from echomq_worker.clock import Clock, SystemClock
 from echomq_worker.errors import ConfigError
 from echomq_worker.handlers import Bound, Handlers, yielded_type
+from echomq_worker.observers import Observer
 from echomq_worker.run import Report, Run
 from echomq_worker.settings import Settings, load_settings
 
 F = TypeVar("F", bound=Callable[..., Any])
+H = TypeVar("H", bound=Observer)
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 
@@ -33,6 +35,7 @@ class Worker:
         self._name = name or "echomq-worker"
         self._clock = clock or SystemClock()
         self._lifespan: Lifespan | None = None
+        self._observers: list[Observer] = []
         self._running: Run | None = None
 
     def handler(
@@ -77,6 +80,18 @@ class Worker:
         self._lifespan = made if hasattr(function, "__wrapped__") else asynccontextmanager(made)
         return self._lifespan
 
+    def observe(self, function: H) -> H:
+        """Tell `function` what becomes of jobs, and of the worker: values of `observers` (Started, Completed, …), one
+        at a time, some moments after it happened. Returned unchanged, so that it can be a decorator.
+
+        It may be async; it runs on the event loop and must not block. What it raises is logged once. A slow one loses
+        the oldest of what it should hear. Raises ConfigError.
+        """
+        if not callable(function):
+            raise ConfigError(f"observer of type {type(function).__name__}: expected a function of one argument")
+        self._observers.append(function)
+        return function
+
     def stop(self) -> None:
         """End `run` as a first signal would: drain, then hand over. Without a run it has no effect."""
         if self._running is not None:
@@ -103,7 +118,7 @@ class Worker:
         if self._running is not None:
             raise ConfigError("worker: it runs already, expected one run at a time")
         pumps = settings.pump if pump is None else pump
-        self._running = Run(settings, bounds, clock=self._clock, pump=pumps, name=self._name)
+        self._running = Run(settings, bounds, clock=self._clock, pump=pumps, name=self._name, observe=self._observers)
         try:
             async with self._running.connector, self._entered() as state:
                 return await self._running.run(state, burst=burst, signals=signals)
