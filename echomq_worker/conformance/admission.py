@@ -152,9 +152,12 @@ async def pool_order(bench: Bench) -> None:
         same(len(names), 4, "the connections that calls at the same moment go over")
         jobs = Jobs(pool)
         await asyncio.gather(*(jobs.enqueue(q.name, b"x", id=id) for id in reversed(ids)))
-    half = (await Hands(q).claim(20)).ids
+    hands = Hands(q)
+    half = (await hands.claim(20)).ids
     rest = [one.id for one in await q.jobs.claim_batch(q.name, LEASE_MS, 30)]
     same(half + rest, ids, "the order of two claims, ours and the plain one")
+    holds(await q.read("ready"), "tokens are left, by the plain claim")
+    same(((await hands.claim()).ids, await q.read("ready")), ([], None), "ours takes them where nothing is left")
 
 
 SCENARIOS = (dedup, dedup_release, rate, rate_consult, pool_enqueue, pool_order)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from echomq_worker.conformance.bench import GROUP, LEASE_MS, Bench, SetClock, row
 from echomq_worker.conformance.checks import Between, holds, refused, same
+from echomq_worker.conformance.hands import Hands, done
 from echomq_worker.errors import FenceRefused, Gone, InvalidId, KindRefused, ScriptContract, Stale
 from echomq_worker.identity import EPOCH_MS, Mint, decode, encode, minted_at_ms
 from echomq_worker.keyspace import FENCE_KEY, slot
@@ -151,6 +152,17 @@ async def stale(bench: Bench) -> None:
     same(await jobs.extend_locks(name, 60_000, [(id, 1)]), [id], "extend_locks names it as lost")
     await refused(Stale, jobs.complete(name, id, "02"), "complete compares the token as a string")
     same(await q.state(), before, "the queue after the refusals")
+    hands, twin = Hands(q), await q.add()
+    (old,) = (await hands.claim()).jobs
+    await jobs.complete(name, twin, 1)
+    await jobs.enqueue(name, b"x", id=twin)
+    await hands.claim()
+    before = await q.state()
+    await refused(
+        Stale, jobs.complete(name, twin, old.held), "complete of an id that lives again, its old claim's token"
+    )
+    same((await hands.settle(done(old)), await hands.keep(old)), (["stale"], {twin: "stale"}), "settle and keep of it")
+    same(await q.state(), before, "the queue, unchanged")
     absent = q.id()
     await refused(Gone, jobs.retry(name, absent, 1), "retry of a row that is gone", text="EMQSTALE job gone")
     await refused(Gone, jobs.delay(name, absent, 1, 5), "delay of a row that is gone", text="EMQSTALE job gone")
@@ -236,6 +248,14 @@ async def reap(bench: Bench) -> None:
     same(await q.jobs.reap(q.name), 0, "a second pass")
     taken = await q.jobs.claim(q.name, LEASE_MS)
     same(taken and (taken.id, taken.token), (lost, 2), "the next claim and its token")
+    grouped = await q.add_to_lane()
+    await q.lanes.claim(q.name, LEASE_MS)
+    same(await q.read("gactive"), {GROUP: "1"}, "the slot of a job of a lane")
+    await q.lose_lease(grouped)
+    same(await q.jobs.reap(q.name), 1, "it loses its lease too")
+    state = await q.state()
+    lane = (state.get(f"g:{GROUP}:pending"), state.get("ring"), state.get("gactive"))
+    same(lane, ({grouped: 0.0}, [GROUP], None), "its lane, on the ring, and the slot")
 
 
 SCENARIOS = (fence, mint, duplicate, kind, order, claim, stale, complete, retry, dead, reap)

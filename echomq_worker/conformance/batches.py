@@ -82,4 +82,33 @@ async def batch_delay_stale(bench: Bench) -> None:
     same(await q.state(), before, "the queue after that")
 
 
-SCENARIOS = (batch_claim, batch_claim_short, batch_delay, batch_delay_stale)
+async def batch_partial_failure(bench: Bench) -> None:
+    """Each job of a batch ends on its own: one is retried, one is dead, the others are not touched by it."""
+    q = bench.queue()
+    ids = [await q.add() for _ in range(4)]
+    batch = await q.jobs.claim_batch(q.name, LEASE_MS, 4)
+    same([one.id for one in batch], ids, "the batch")
+    before = await q.now_ms()
+    first, fails, dies, last = ids
+    same(await q.jobs.complete(q.name, first, 1), True, "the first completes")
+    same(await q.jobs.retry(q.name, fails, 1, delay_ms=5_000, error="broke"), "scheduled", "the second fails")
+    due = Between(before + 5_000, await q.now_ms() + 5_000)
+    same(await q.jobs.retry(q.name, dies, 1, max_attempts=1, error="never"), "dead", "the third dies")
+    state = await q.state()
+    same(set(state.pop("active")), {last}, "what is still in hand")
+    expected = {
+        f"job:{fails}": row("scheduled", 1, failures=1, last_error="broke", settled="1:scheduled"),
+        f"job:{dies}": row("dead", 1, failures=1, last_error="never", settled="1:dead"),
+        f"job:{last}": row("active", 1),
+        "schedule": {fails: due},
+        "dead": {dies: 0.0},
+        "metrics:completed": {"count": "1"},
+        "metrics:failed": {"count": "1"},
+    }
+    same(state, expected, "the queue")
+    await q.lose_lease(last)
+    same(await q.jobs.reap(q.name), 1, "the batch's last job, when its lease runs out: it alone")
+    same(await q.read("pending"), {last: 0.0}, "pending")
+
+
+SCENARIOS = (batch_claim, batch_claim_short, batch_partial_failure, batch_delay, batch_delay_stale)

@@ -110,7 +110,7 @@ class Bench:
             wire_version=wire_version or target.wire_version,
             connect_timeout_ms=target.connect_timeout_ms,
             command_timeout_ms=target.command_timeout_ms,
-            name="conformance",
+            name=self.tag,
         ) as connector:
             yield connector
 
@@ -124,7 +124,7 @@ class Bench:
             wire_version=target.wire_version,
             connect_timeout_ms=target.connect_timeout_ms,
             command_timeout_ms=target.command_timeout_ms,
-            name="conformance",
+            name=self.tag,
         ) as pool:
             yield pool
 

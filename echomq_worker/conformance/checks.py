@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from echomq_worker.errors import EchoMQError
 
+T = TypeVar("T")
+
 _SHOWN = 600
 _POLL_S = 0.005
-_PATIENCE_S = 5.0
+PATIENCE_S = 5.0
+"""How long a scenario waits for what another process, or the server's clock, brings."""
 
 
 class Broken(EchoMQError):
@@ -68,13 +71,22 @@ async def refused(kind: type[EchoMQError], verb: Awaitable[object], what: str, *
     raise Broken(f"{what}: found the answer {_shown(answer)}, expected a refusal, {kind.__name__}")
 
 
-async def until(condition: Callable[[], Awaitable[object]], what: str, *, patience_s: float = _PATIENCE_S) -> None:
+async def until(condition: Callable[[], Awaitable[object]], what: str) -> None:
     """Wait for what another process or the server's clock brings. Raises Broken when it does not come."""
-    deadline = monotonic() + patience_s
+    deadline = monotonic() + PATIENCE_S
     while not await condition():
         if monotonic() > deadline:
-            raise Broken(f"{what}: it did not come within {patience_s:g} s")
+            raise Broken(f"{what}: it did not come within {PATIENCE_S:g} s")
         await asyncio.sleep(_POLL_S)
+
+
+async def comes(coming: Awaitable[T], what: str) -> T:
+    """What is awaited. Raises Broken when it does not come."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await coming
+    except TimeoutError:
+        raise Broken(f"{what}: none came within {PATIENCE_S:g} s") from None
 
 
 def _different(one: dict[Any, Any], other: dict[Any, Any]) -> dict[Any, Any]:

@@ -17,7 +17,9 @@ async def failures_not_claims(bench: Bench) -> None:
     hands = Hands(q)
     id = await q.add()
     for _ in range(3):
-        same(await hands.release(await _only(hands)), ["ok"], "a claim that is released")
+        job = await _only(hands)
+        same((job.failures, job.crashes), (0, 0), "failures and crashes behind a release")
+        same(await hands.release(job), ["ok"], "a claim that is released")
     same(await hands.settle(delayed(await _only(hands), 0)), ["delayed"], "a claim that is delayed")
     await q.jobs.promote(q.name)
     same(await q.read(f"job:{id}"), row("pending", 4, settled="4:delayed"), "the row after four claims")

@@ -186,6 +186,7 @@ async def flow_add_bulk(bench: Bench) -> None:
     same(await evaluate(q.wire, "flow_add", names, values), 2, "a foreign producer's verb for a flat flow")
     same((await q.read("pending")).keys() - pending, {first, second}, "its children")
     same(await q.read(f"job:{parent}"), row("awaiting_children"), "its parent")
+    same(await q.read(f"job:{parent}:dependencies"), "2", "the parent's count")
 
 
 async def flow_grandchild(bench: Bench) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from echomq_worker.conformance.bench import Bench
-from echomq_worker.conformance.checks import Broken, same
+from echomq_worker.conformance.checks import Broken, comes, same
 from echomq_worker.subscription import Subscription
 
-_PATIENCE_S = 5.0
 _MARK = '{"mark":true}'
 
 
@@ -28,11 +26,7 @@ class Heard:
 
     async def next(self) -> Any:
         """The next message, JSON decoded. Raises Broken when none comes."""
-        try:
-            async with asyncio.timeout(_PATIENCE_S):
-                message = await self._subscription.get()
-        except TimeoutError:
-            raise Broken(f"a message on the channel: none came within {_PATIENCE_S:g} s") from None
+        message = await comes(self._subscription.get(), "a message on the channel")
         try:
             return json.loads(message.data)
         except ValueError:

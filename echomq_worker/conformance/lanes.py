@@ -13,6 +13,7 @@ from echomq_worker.conformance.hands import Hands, done
 from echomq_worker.jobs import New
 from echomq_worker.metrics import Metrics
 from echomq_worker.rows import Claimed
+from echomq_worker.script import evaluate
 from echomq_worker.stalled import Stalled
 
 _LANE = f"g:{GROUP}:pending"
@@ -75,12 +76,20 @@ async def limit(bench: Bench) -> None:
     state = await q.state(tokens=True)
     same((state.get("ring"), state.get("gactive"), state.get("wake")), ([GROUP], {GROUP: "1"}, ["1"]), "a slot freed")
     same((await _claimed(q)).id, ids[2], "the next job")
+    await q.put("wake", "DEL")
+    await q.jobs.complete(q.name, taken.ids[1], taken.jobs[1].held)
+    state = await q.state(tokens=True)
+    same((state.get("ring"), state.get("gactive"), state.get("wake")), ([GROUP], {GROUP: "1"}, ["1"]), "another one")
+    await q.put("wake", "DEL")
+    await q.jobs.retry(q.name, ids[2], 1)
+    state = await q.state(tokens=True)
+    same((state.get("gactive"), state.get("wake")), (None, None), "no token where the lane is on the ring already")
+    await q.lanes.limit(q.name, GROUP, 0)
+    same(await q.read("ring"), None, "the ring when the limit falls to what is in flight")
     await q.lanes.limit(q.name, GROUP, 1)
-    same(await q.read("ring"), None, "the ring when the limit falls below what is in flight")
-    await q.lanes.limit(q.name, GROUP, 3)
-    same(await q.read("ring"), [GROUP], "the ring when the limit rises")
+    same(await q.read("ring"), [GROUP], "the ring when it rises")
     await q.lanes.limit(q.name, GROUP, None)
-    same(await q.read("glimit"), None, "no limit any more")
+    same((await q.read("glimit"), await q.read("ring")), (None, [GROUP]), "limits and ring without one")
 
 
 async def lane_depth(bench: Bench) -> None:
@@ -239,7 +248,13 @@ async def hollow_lane(bench: Bench) -> None:
     same(await q.read("ring"), [GROUP], "the ring behind that")
     await q.put("ring", "LPUSH", hollow)
     same([one.id for one in await q.lanes.claim_weighted(q.name, LEASE_MS)], [ids[2]], "a weighted claim")
-    same(await q.read("ring"), None, "the ring at the end")
+    same(await q.read("ring"), None, "the ring behind it")
+    await q.put("ring", "LPUSH", hollow)
+    await q.put("gactive", "HSET", GROUP, 9)
+    recount = await evaluate(q.wire, "recount", (q.keys.active,), (q.keys.base, 1_000))
+    same(recount, 4, "what the recount corrects: an entry, two counters, a lane that could be served")
+    state = await q.state()
+    same((state.get("ring"), state.get("gactive")), ([full], {GROUP: "3"}), "ring and counters then")
 
 
 async def release_lane(bench: Bench) -> None:

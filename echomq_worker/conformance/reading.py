@@ -10,6 +10,7 @@ from echomq_worker.conformance.checks import holds, same
 from echomq_worker.conformance.hands import Hands, done, failed
 from echomq_worker.metrics import Metrics
 from echomq_worker.repeat import Repeat
+from echomq_worker.script import evaluate
 
 
 async def counts(bench: Bench) -> None:
@@ -78,8 +79,11 @@ async def unknown_state(bench: Bench) -> None:
     await q.put(f"job:{parent}", "HSET", "state", "awaiting_children", "attempts", 0, "payload", "x")
     await q.put(f"job:{parent}:dependencies", "SET", 1)
     same(await metrics.get_job_state(q.name, parent), "awaiting_children", "a parent")
-    await q.put("pending", "ZADD", 0, lost)
-    same(await metrics.get_job_state(q.name, lost), "pending", "the row, once a set holds it")
+    for id, complaint in ((lost, b"row_in_no_set"), (parent, b""), (never, b"")):
+        said = await evaluate(q.wire, "mend", (q.keys.job(id),), (q.keys.base, id, "", ""))
+        same(said, complaint, "what a repair finds to mend")
+    same(await metrics.get_job_state(q.name, lost), "pending", "the row behind it")
+    same(await q.read("pending"), {lost: 0.0}, "the set that holds it")
 
 
 async def metrics(bench: Bench) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from inspect import cleandoc
@@ -22,6 +22,7 @@ from echomq_worker.conformance import (
     leases,
     operating,
     reading,
+    signals,
     times,
 )
 from echomq_worker.conformance.bench import Bench, Target
@@ -35,7 +36,7 @@ Result = Literal["ok", "FAILED", "not applicable"]
 # What a scenario meets where a value that it looks into has another shape, or is not there.
 _ODD = (LookupError, TypeError, ValueError, AttributeError)
 
-_THEMES = (basics, lanes, times, admission, reading, operating, leases, claims, batches, flows)
+_THEMES = (basics, lanes, times, admission, reading, operating, leases, claims, batches, flows, signals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a scenario: `said` is what was found instead, or what the server lacks; '' where it is ok.
-    """
+    """What became of a scenario: `said` is what was found instead, or what the server lacks; '' where it is ok."""
 
     name: str
     contract: str
@@ -78,7 +78,7 @@ def chosen(names: Sequence[str]) -> list[Scenario]:
 
 async def run(
     target: Target, some: Sequence[Scenario], *, wrapped: Callable[[Wire], Wire] | None = None
-) -> AsyncIterator[Outcome]:
+) -> AsyncGenerator[Outcome, None]:
     """Run scenarios against a server. Their verbs go over one connection, or over what `wrapped` makes of it.
 
     Raises what connecting raises, and WireError where the server goes away.

@@ -14,16 +14,85 @@ from echomq_worker.connector import Wire
 from echomq_worker.errors import ConfigError
 from tests.support.valkey import ValkeyServer
 
-NAMES = """
-fence mint duplicate kind order claim stale complete retry dead reap rotate pause limit schedule repeat backoff resubscribe
-counts state metrics dedup rate lane_depth queue_pause drain obliterate update_data update_progress job_logs remove_job
-reprocess_job lock_extend stalled events telemetry cancel unknown_state rate_consult dedup_release extend_locks_batch
-stalled_group obliterate_grouped reassign lane_drain reap_group flow_add flow_fanin flow_children_values flow_cross_queue
-flow_fail_parent flow_ignore_dep flow_add_bulk flow_grandchild flow_grandchild_fail native_lock_field native_lock_refuses
-weighted_proportion starvation_drill batch_claim batch_claim_short batch_partial_failure batch_partition batch_delay
-batch_delay_stale pool_enqueue pool_order repeat_once_per_fleet failures_not_claims ghost_claim hollow_lane
-settle_batch_partial settle_twice claim_receipt suspect_one_at_a_time release_lane outbox_two_pumps
-""".split()
+NAMES = [
+    "fence",
+    "mint",
+    "duplicate",
+    "kind",
+    "order",
+    "claim",
+    "stale",
+    "complete",
+    "retry",
+    "dead",
+    "reap",
+    "rotate",
+    "pause",
+    "limit",
+    "schedule",
+    "repeat",
+    "backoff",
+    "resubscribe",
+    "counts",
+    "state",
+    "metrics",
+    "dedup",
+    "rate",
+    "lane_depth",
+    "queue_pause",
+    "drain",
+    "obliterate",
+    "update_data",
+    "update_progress",
+    "job_logs",
+    "remove_job",
+    "reprocess_job",
+    "lock_extend",
+    "stalled",
+    "events",
+    "telemetry",
+    "cancel",
+    "unknown_state",
+    "rate_consult",
+    "dedup_release",
+    "extend_locks_batch",
+    "stalled_group",
+    "obliterate_grouped",
+    "reassign",
+    "lane_drain",
+    "reap_group",
+    "flow_add",
+    "flow_fanin",
+    "flow_children_values",
+    "flow_cross_queue",
+    "flow_fail_parent",
+    "flow_ignore_dep",
+    "flow_add_bulk",
+    "flow_grandchild",
+    "flow_grandchild_fail",
+    "native_lock_field",
+    "native_lock_refuses",
+    "weighted_proportion",
+    "starvation_drill",
+    "batch_claim",
+    "batch_claim_short",
+    "batch_partial_failure",
+    "batch_partition",
+    "batch_delay",
+    "batch_delay_stale",
+    "pool_enqueue",
+    "pool_order",
+    "repeat_once_per_fleet",
+    "failures_not_claims",
+    "ghost_claim",
+    "hollow_lane",
+    "settle_batch_partial",
+    "settle_twice",
+    "claim_receipt",
+    "suspect_one_at_a_time",
+    "release_lane",
+    "outbox_two_pumps",
+]
 
 
 async def outcome_of(url: str, scenario: Scenario) -> Outcome:
@@ -80,7 +149,7 @@ async def test_what_fails_says_what_was_found_and_is_purged_all_the_same(url: st
 
 @pytest.mark.parametrize("error", [KeyError("job:1"), TypeError("no"), AttributeError("no"), ValueError("no")])
 async def test_a_value_of_another_shape_is_a_failure(url: str, error: Exception) -> None:
-    """What a scenario meets where the server holds something else than it looks for is FAILED, not the end of the run."""
+    """What a scenario meets where the server holds something else is FAILED, not the end of the run."""
 
     async def odd(_bench: Bench) -> None:
         raise error
