@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from echomq_worker.admin import Admin
+    from echomq_worker.audit import Audit, Finding
     from echomq_worker.backoff import Exponential, Fixed, Jitter
     from echomq_worker.cancel import Cancel
     from echomq_worker.connector import Connector, connect
+    from echomq_worker.dead import DeadFilter
     from echomq_worker.errors import EchoMQError
     from echomq_worker.events import Event, Events
     from echomq_worker.job import Job, JobCancelled
     from echomq_worker.jobs import Jobs, New
     from echomq_worker.lanes import Lanes
+    from echomq_worker.metrics import Metrics
     from echomq_worker.pool import Pool, connect_pool
     from echomq_worker.repeat import Repeat
     from echomq_worker.rows import Receipt
@@ -28,12 +32,16 @@ if TYPE_CHECKING:
     from echomq_worker.worker import Worker
 
 _HOMES = {
+    "Admin": "admin",
+    "Audit": "audit",
+    "Finding": "audit",
     "Exponential": "backoff",
     "Fixed": "backoff",
     "Jitter": "backoff",
     "Cancel": "cancel",
     "Connector": "connector",
     "connect": "connector",
+    "DeadFilter": "dead",
     "EchoMQError": "errors",
     "Event": "events",
     "Events": "events",
@@ -42,6 +50,7 @@ _HOMES = {
     "Jobs": "jobs",
     "New": "jobs",
     "Lanes": "lanes",
+    "Metrics": "metrics",
     "Pool": "pool",
     "connect_pool": "pool",
     "Repeat": "repeat",
@@ -56,19 +65,24 @@ _HOMES = {
 }
 
 __all__ = [
+    "Admin",
+    "Audit",
     "Cancel",
     "Connector",
+    "DeadFilter",
     "Delay",
     "EchoMQError",
     "Event",
     "Events",
     "Exponential",
+    "Finding",
     "Fixed",
     "Jitter",
     "Job",
     "JobCancelled",
     "Jobs",
     "Lanes",
+    "Metrics",
     "New",
     "Pool",
     "Receipt",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -307,3 +308,18 @@ async def test_guards(admin: Admin, queue: Queue, case: str) -> None:
         await call(admin)
 
     assert await queue.state() == {}
+
+
+async def test_the_program_of_the_page_runs(url: str, queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
+    """docs/operating.md: one job ready, nothing found, a limit on a lane, and the queue is served again."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "operating.md").read_text()
+    source = page.partition("```python\n")[2].partition("```")[0].replace("redis://localhost:6379/0", url)
+    program: dict[str, Any] = {}
+    exec(compile(source, "operating.md", "exec", dont_inherit=True), program)  # noqa: S102 - the page is ours
+
+    await program["main"]()
+
+    assert capsys.readouterr().out == "1\n[]\n"
+    emails = Queue(queue.raw, "emails")
+    assert set(await emails.state()) >= {"pending", "glimit"}
+    assert "meta" not in await emails.state()
