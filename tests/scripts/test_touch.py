@@ -14,7 +14,9 @@ import pytest
 from echomq_worker.connector import connect
 from echomq_worker.errors import EchoMQError
 from echomq_worker.keyspace import FENCE_KEY
+from tests.scripts import flow_cases
 from tests.support.control import PARENT, Control, child, waiting
+from tests.support.flows import FlowVerbs
 from tests.support.plain import FAR_MS, GROUP, OTHER_GROUP, Plain, Queue, State, job, row
 from tests.support.valkey import OwnServer, raw_client
 
@@ -29,7 +31,7 @@ NAMES = [
     *("pending", "active", "schedule", "dead", "ring", "wake", "ready", "paused", "glimit", "gactive", "gweight"),
     *("meta", "limiter", "metrics:completed", "metrics:failed", "repeat", "repeat:daily", "repeat:no", "claimed:c"),
     *(UP, f"{UP}:dependencies", f"{UP}:processed", f"{UP}:failed", f"{UP}:unsuccessful", OTHER_LANE),
-    *("de:k", "flow:outbox", "flow:outbox:malformed"),
+    *("de:k", "flow:outbox", "flow:outbox:malformed", *flow_cases.NAMES),
 ]
 # Declared as keys, but no keys that anything could be written to.
 BASES = ["", "de:"]
@@ -48,7 +50,7 @@ DUE = {
 PENDING = {ROW: row(), OTHER_ROW: row(), "pending": {job(1): 0, job(2): 0}}
 REPEAT = {"repeat": {"daily": 5}, "repeat:daily": {"every_ms": "1000", "template": "report"}}
 
-Verb = Callable[[Control], Awaitable[Any]]
+Verb = Callable[[FlowVerbs], Awaitable[Any]]
 CASES: dict[str, tuple[State, Verb]] = {
     "enqueue": ({}, lambda plain: plain.enqueue(job(1))),
     "schedule": ({}, lambda plain: plain.schedule(job(1))),
@@ -210,6 +212,9 @@ CASES |= {
 }
 
 
+CASES |= flow_cases.CASES
+
+
 @pytest.mark.parametrize("case", CASES)
 async def test_a_key_that_cannot_be_reached_leaves_everything_as_it_was(case: str, own_server: OwnServer) -> None:
     """Each key in turn: the verb does not use it and succeeds, or it fails and the whole keyspace is unchanged."""
@@ -220,7 +225,7 @@ async def test_a_key_that_cannot_be_reached_leaves_everything_as_it_was(case: st
     server.admin.acl_setuser("probe", enabled=True, nopass=True, keys=["*"], categories=["+@all"])
     url = f"redis://probe:any@127.0.0.1:{server.port}/0"
     async with raw_client(server.url) as raw, connect(url) as wire:
-        queue, plain = Queue(raw), Control(wire)
+        queue, plain = Queue(raw), FlowVerbs(wire)
         await queue.put(state)
         before = await queue.state()
         for denied in NAMES:
