@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from echomq_worker import flows, rows
+from echomq_worker import outbox, rows
 from echomq_worker.connector import Wire
 from echomq_worker.dead import DeadJobs
 from echomq_worker.guards import integer
@@ -113,8 +113,8 @@ class Admin(DeadJobs):
         checked(await self._wire.pipeline([written, ("DEL", keys.limiter)]))
 
     async def _deliver(self, keys: Keys) -> None:
-        while entries := await self._wire.call("LRANGE", keys.outbox, 0, flows.OUTBOX_BATCH - 1):
-            await flows.deliver(self._wire, keys, entries)
+        while entries := await self._wire.call("LRANGE", keys.outbox, 0, outbox.BATCH - 1):
+            await outbox.deliver(self._wire, keys, entries)
 
 
 class _Erasing:

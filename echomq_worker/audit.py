@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args
 
-from echomq_worker import flows
+from echomq_worker import outbox
 from echomq_worker.connector import Wire
 from echomq_worker.keyspace import Keys
 from echomq_worker.rows import Progress, checked
@@ -132,8 +132,8 @@ class Audit:
             if await self._recount(keys, "", [_raw(one.name) for one in page]) != -1:
                 mended += page
         entries = [one for one in findings if one.entry]
-        for page in _paged(entries, flows.OUTBOX_BATCH):
-            await flows.deliver(self._wire, keys, [one.entry for one in page])
+        for page in _paged(entries, outbox.BATCH):
+            await outbox.deliver(self._wire, keys, [one.entry for one in page])
             mended += page
         return mended
 
@@ -175,9 +175,9 @@ class Audit:
             names = ("parent", "parent_queue", "parent_policy", "last_error")
             rows = checked(await self._wire.pipeline([("HMGET", _key(keys, b"job:%b", id), *names) for id in members]))
             children += [(id, row) for id, row in zip(members, rows, strict=True) if row[0]]
-        underway = {entry.child for entry in await self._entries(keys) if isinstance(entry, flows.Delivery)}
+        underway = {entry.child for entry in await self._entries(keys) if isinstance(entry, outbox.Delivery)}
         entries = [_death(keys, id, row) for id, row in children if _text(id) not in underway]
-        told = [(entry, death) for entry in entries if (death := flows.parse_entry(entry)) is not None]
+        told = [(entry, death) for entry in entries if (death := outbox.parse_entry(entry)) is not None]
         found: list[Finding] = []
         for page in _paged(told, _PAGE):
             asked = [command for _, death in page for command in _heard(death)]
@@ -219,12 +219,12 @@ class Audit:
             if isinstance(entry, bytes)
         ]
 
-    async def _entries(self, keys: Keys) -> list[bytes | flows.Delivery]:
+    async def _entries(self, keys: Keys) -> list[bytes | outbox.Delivery]:
         """The outbox: what each entry says, or the entry itself where nobody can read it."""
         entries: list[bytes] = []
         while page := await self._wire.call("LRANGE", keys.outbox, len(entries), len(entries) + _PAGE - 1):
             entries += page
-        return [flows.parse_entry(entry) or entry for entry in entries]
+        return [outbox.parse_entry(entry) or entry for entry in entries]
 
     async def _recount(self, keys: Keys, look: str, lanes: Sequence[bytes]) -> Any:
         return await evaluate(self._wire, "recount", (keys.active,), (keys.base, LANES_LIMIT, look, *lanes))
@@ -263,7 +263,7 @@ def _death(keys: Keys, id: bytes, row: Sequence[bytes | None]) -> bytes:
     )
 
 
-def _heard(death: flows.Delivery) -> list[tuple[str, ...]]:
+def _heard(death: outbox.Delivery) -> list[tuple[str, ...]]:
     """What to ask of a parent: its state, and in which of its hashes the child is."""
     keys = Keys(death.parent_queue)
     hashes = (keys.processed_children, keys.failed_children, keys.unsuccessful_children)
