@@ -175,7 +175,14 @@ class Slots:
                 running.add(job)
                 if jobs:
                     self._call()
-                outcome = await self._execute(job, runner)
+                try:
+                    outcome = await self._execute(job, runner)
+                except BaseException:
+                    if not self._closing:
+                        # It ends the worker, so it is not given back with the others: it waits for its lease, and that
+                        # counts a crash.
+                        running.discard(job)
+                    raise
                 running.discard(job)
                 self._on_end(job, outcome)
             if not self._closing:

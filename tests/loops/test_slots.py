@@ -55,7 +55,7 @@ class Work:
 
 
 @asynccontextmanager
-async def slots(size: int, work: Work, clock: ManualClock | None = None) -> AsyncIterator[Slots]:
+async def slots(size: int, work: Work, clock: ManualClock | None = None) -> AsyncIterator[Slots[Job, Outcome]]:
     """Slots whose runners are gone afterwards."""
     async with anyio.create_task_group() as tasks:
         yield Slots(size, tasks=tasks, name="slot", clock=clock or ManualClock(), execute=work.execute, on_end=work.end)
@@ -218,6 +218,32 @@ async def test_what_a_slot_cannot_go_on_after_ends_the_task_group(
     with pytest.raises(BaseExceptionGroup) as caught:
         await run()
     assert caught.group_contains(ends_with)
+
+
+@pytest.mark.parametrize("raised", [Stop, asyncio.CancelledError])
+async def test_the_job_that_ends_the_task_group_is_not_given_back_with_the_others(raised: type[BaseException]) -> None:
+    """Released it would end the next worker in the same way, for ever, and never count a crash."""
+    guilty, other = jobs(2)
+    both = asyncio.Event()
+    made: list[Any] = []
+
+    async def execute(job: Job, runner: asyncio.Task[Any] | None = None, /) -> Outcome:
+        if job is guilty:
+            await both.wait()
+            raise raised
+        both.set()
+        return await asyncio.get_running_loop().create_future()
+
+    async def run() -> None:
+        async with anyio.create_task_group() as tasks:
+            made.append(
+                Slots(2, tasks=tasks, name="slot", clock=ManualClock(), execute=execute, on_end=lambda *_: None)
+            )
+            made[0].start([guilty, other])
+
+    with pytest.raises(BaseExceptionGroup):
+        await run()
+    assert made[0].running == {other}
 
 
 async def test_whoever_cancels_the_slots_is_not_told_of_a_lost_one() -> None:
