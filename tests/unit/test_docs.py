@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from echomq_worker.conformance import scenarios
 from echomq_worker.keyspace import Keys
 from echomq_worker.rows import _FIELDS
 from echomq_worker.script import Script, scripts
@@ -104,10 +105,17 @@ def layers() -> str:
     return "\n".join(["```", *next(one["layers"] for one in contracts if one["id"] == "layers"), "```"])
 
 
+def contracts() -> str:
+    """The table of the conformance scenarios."""
+    rows = [f"| `{one.name}` | {one.contract} |" for one in scenarios().values()]
+    return "\n".join(["| scenario | contract |", "|---|---|", *rows])
+
+
 GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "plain verbs": ("protocol.md", lambda: verbs(ours=False)),
     "our verbs": ("protocol.md", lambda: verbs(ours=True)),
     "layers": ("design.md", layers),
+    "scenarios": ("conformance.md", contracts),
 }
 
 
