@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from echomq_worker.dead import DeadFilter
     from echomq_worker.errors import EchoMQError
     from echomq_worker.events import Event, Events
+    from echomq_worker.flows import Flows, Node
     from echomq_worker.job import Job, JobCancelled
     from echomq_worker.jobs import Jobs, New
     from echomq_worker.lanes import Lanes
@@ -45,6 +46,8 @@ _HOMES = {
     "EchoMQError": "errors",
     "Event": "events",
     "Events": "events",
+    "Flows": "flows",
+    "Node": "flows",
     "Job": "job",
     "JobCancelled": "job",
     "Jobs": "jobs",
@@ -77,6 +80,7 @@ __all__ = [
     "Exponential",
     "Finding",
     "Fixed",
+    "Flows",
     "Jitter",
     "Job",
     "JobCancelled",
@@ -84,6 +88,7 @@ __all__ = [
     "Lanes",
     "Metrics",
     "New",
+    "Node",
     "Pool",
     "Receipt",
     "Reject",
