@@ -27,7 +27,7 @@ from echomq_worker.outcome import Abandoned, Outcome
 from echomq_worker.recovery import Recovery, Swept
 from echomq_worker.script import Call, evaluate_many
 from echomq_worker.settle import Settle
-from echomq_worker.slots import Slots
+from echomq_worker.slots import Places
 from echomq_worker.suspects import Suspects
 
 
@@ -66,17 +66,25 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What one pass did: what was swept (None: it was not due), and what was claimed (None: no slot was free)."""
+    """What one pass did: what was swept (None: it was not due), and what was claimed (None: no slot was free, or it was
+    not the time); whether it has looked without claiming.
+    """
 
     swept: Swept | None
     claimed: Claimed | None
+    looked: bool = False
+
+    @property
+    def asked(self) -> bool:
+        """Whether the server was asked for anything, and has answered."""
+        return self.looked or self.swept is not None or self.claimed is not None
 
 
 class Consumer:
     """The consumer of one queue, or one of its pool. All that it needs is handed in; it reads no configuration."""
 
     def __init__(
-        self, wire: Wire, keys: Keys, parts: Parts, *, slots: Callable[[Callable[[Job, Outcome], None]], Slots]
+        self, wire: Wire, keys: Keys, parts: Parts, *, slots: Callable[[Callable[[Job, Outcome], None]], Places]
     ) -> None:
         """`slots` makes the slots, given what to call when a job ends."""
         self.queue = keys.queue
@@ -125,7 +133,7 @@ class Consumer:
             await self._recovery.before()
         calls: list[Call] = list(self._recovery.calls()) if self._recovery is not None and sweeps else []
         swept_calls = len(calls)
-        free = 0 if self._stopping or self._settle.stuck else self.slots.free
+        free = self._wanted()
         claims = free > 0
         if claims:
             calls.append(self.claims.call(free))
@@ -152,11 +160,10 @@ class Consumer:
         while not self._stopping:
             try:
                 beat = await self.beat()
-                asked = beat.swept is not None or beat.claimed is not None
-                if asked:
+                if beat.asked:
                     self._degraded.worked()
                 await self._rest_after(beat)
-                if asked:
+                if beat.asked:
                     # The rest is a leg too: one that fails each time is an outage, not one per beat.
                     self._degraded.good()
             except (WireError, ServerError) as error:
@@ -173,6 +180,16 @@ class Consumer:
         if isinstance(reply, Exception):
             raise reply
         return self.claims.read(reply).jobs
+
+    def _wanted(self) -> int:
+        """How many jobs to claim now."""
+        return 0 if self._stopping or self._settle.stuck else self.slots.free
+
+    def _left_ms(self) -> float:
+        """How long to rest at most."""
+        if self._recovery is None:
+            return float(self._beat_ms)
+        return max(1.0, self._next_sweep_ms - self._clock.monotonic_ms())
 
     def _take(self, reply: Any, sent_ms: float) -> Claimed | None:
         if isinstance(reply, Exception):
@@ -202,7 +219,7 @@ class Consumer:
             self._rest.more()
             if self.slots.free > 0:
                 return
-        left_ms = max(1.0, self._next_sweep_ms - self._clock.monotonic_ms()) if self._recovery else float(self._beat_ms)
+        left_ms = self._left_ms()
         if self.slots.free == 0 or self._settle.stuck or claimed is None:
             if claimed is None and self.slots.free > 0 and not self._settle.stuck:
                 return

@@ -140,7 +140,7 @@ class Executor:
             value = Raised(exc)
         if inspect.iscoroutine(value) and not job.cancelled:
             # A plain function around an async one, such as a decorator leaves it.
-            return await self._on_loop(job, runner, begun=_steps(context, value))
+            return await self._on_loop(job, runner, begun=in_context(context, value))
         return self._ended(job, value)
 
     def _ended(self, job: Job, value: object) -> Outcome:
@@ -201,11 +201,11 @@ def _apart(
     context = clean.copy()
     if announce is not None:
         context.run(announce, job)
-    return _steps(context, _awaited(call, job))
+    return in_context(context, _awaited(call, job))
 
 
 @types.coroutine
-def _steps(context: Context, coroutine: Coroutine[Any, Any, object]) -> Generator[Any, Any, object]:
+def in_context(context: Context, coroutine: Coroutine[Any, Any, object]) -> Generator[Any, Any, object]:
     """Await a coroutine with each of its steps run in `context`."""
     step: Callable[[Any], Any] = coroutine.send
     argument: Any = None

@@ -133,19 +133,54 @@ class Handlers:
         Raises InvalidQueueName, InvalidArgument (an option) here; when it is applied ConfigError (the function, or a
         second handler for the queue).
         """
-        if not isinstance(queue, str):
-            raise InvalidArgument(f'handler: expected a queue name, as in handler("emails"), got {_shown(queue)}')
-        options = Options(
-            queue=queue,
+        return self._decorator(
+            queue,
             concurrency=concurrency,
             consumers=consumers,
             max_attempts=max_attempts,
             retry=retry,
-            no_retry=tuple(no_retry) if isinstance(no_retry, (tuple, list)) else (no_retry,),
+            no_retry=no_retry,
             timeout_ms=timeout_ms,
             lease_ms=lease_ms,
             cancellable=cancellable,
         )
+
+    def register_batch(  # noqa: PLR0913 - a keyword per option
+        self,
+        queue: str,
+        *,
+        min_size: int,
+        timeout_ms: int,
+        concurrency: int | None = None,
+        consumers: int | None = None,
+        max_attempts: int | None = None,
+        retry: int | Policy | None = None,
+        no_retry: type[BaseException] | tuple[type[BaseException], ...] = (),
+        run_timeout_ms: int | None = None,
+        lease_ms: int | None = None,
+    ) -> Callable[[F], F]:
+        """The same for a function of many jobs; `timeout_ms` is how long the first of them may wait for the others,
+        `run_timeout_ms` how long a call may take.
+        """
+        return self._decorator(
+            queue,
+            min_size=min_size,
+            window_ms=timeout_ms,
+            concurrency=concurrency,
+            consumers=consumers,
+            max_attempts=max_attempts,
+            retry=retry,
+            no_retry=no_retry,
+            timeout_ms=run_timeout_ms,
+            lease_ms=lease_ms,
+        )
+
+    def _decorator(self, queue: object, **given: Any) -> Callable[[F], F]:
+        if not isinstance(queue, str):
+            raise InvalidArgument(f'handler: expected a queue name, as in handler("emails"), got {_shown(queue)}')
+        no_retry = given.pop("no_retry")
+        several = tuple(no_retry) if isinstance(no_retry, (tuple, list)) else (no_retry,)
+        options = Options(queue=queue, no_retry=several, **given)
 
         def decorate(function: F) -> F:
             if queue in self._bound:
@@ -178,11 +213,14 @@ def bind(function: Callable[..., Any], options: Options, *, state_type: object =
     core = _core(function, where)
     if inspect.isgeneratorfunction(core) or inspect.isasyncgenfunction(core):
         raise ConfigError(f"{where}: it is a generator, expected a function that returns")
+    is_async = inspect.iscoroutinefunction(core) or inspect.iscoroutinefunction(function)
+    if options.is_batch and not is_async:
+        raise ConfigError(f"{where}: it handles batches, expected an async function")
     positional: list[_Fill] = []
     named: list[tuple[str, _Fill]] = []
     decode: Callable[[bytes], object] | None = None
     skipped = False
-    for parameter, fill in _plan(function, core, where, state_type):
+    for parameter, fill in _plan(function, core, where, state_type, batch=options.is_batch):
         if fill is None:
             skipped = True
             continue
@@ -198,7 +236,7 @@ def bind(function: Callable[..., Any], options: Options, *, state_type: object =
         options=options,
         function=function,
         name=name,
-        is_async=inspect.iscoroutinefunction(core) or inspect.iscoroutinefunction(function),
+        is_async=is_async,
         positional=tuple(positional),
         named=tuple(named),
         decode=decode,
@@ -216,13 +254,20 @@ def yielded_type(lifespan: Callable[..., Any]) -> object:
 
 
 def _plan(
-    function: Callable[..., Any], core: Callable[..., Any], where: str, state_type: object
+    function: Callable[..., Any], core: Callable[..., Any], where: str, state_type: object, *, batch: bool
 ) -> list[tuple[inspect.Parameter, _Fill | None]]:
     """Each parameter, its annotation resolved, with what fills it; None: it keeps its default."""
     parameters = [_resolved(parameter, core, where) for parameter in _parameters(function, where)]
-    fills = {parameter.name: _by_kind(parameter, state_type) for parameter in parameters}
+    fills = {parameter.name: _by_kind(parameter, state_type, batch=batch) for parameter in parameters}
     open_ = [parameter for parameter in parameters if fills[parameter.name] is None]
     candidates = [one for one in open_ if one.default is one.empty]
+    if batch and candidates:
+        raise ConfigError(
+            f"{where}: parameter {candidates[0].name}: expected list[Job], or the state (`state`, or the type yielded "
+            "by a lifespan that is known before)"
+        )
+    if batch:
+        return [(parameter, fills[parameter.name]) for parameter in parameters]
     if not candidates:
         given = _given(function)
         candidates = [one for one in open_ if one.annotation is not one.empty and one.name not in given]
@@ -235,11 +280,9 @@ def _plan(
     return [(parameter, fills[parameter.name]) for parameter in parameters]
 
 
-def _by_kind(parameter: inspect.Parameter, state_type: object) -> _Fill | None:
+def _by_kind(parameter: inspect.Parameter, state_type: object, *, batch: bool) -> _Fill | None:
     annotation = parameter.annotation
-    if isinstance(annotation, type) and issubclass(annotation, Job):
-        return _Fill.JOB
-    if parameter.name == "job" and annotation is parameter.empty:
+    if _is_jobs(parameter) if batch else _is_job(parameter):
         return _Fill.JOB
     if parameter.name == "state":
         return _Fill.STATE
@@ -247,6 +290,21 @@ def _by_kind(parameter: inspect.Parameter, state_type: object) -> _Fill | None:
         return None
     base = isinstance(annotation, type) and isinstance(state_type, type) and issubclass(state_type, annotation)
     return _Fill.STATE if base or annotation == state_type else None
+
+
+def _is_job(parameter: inspect.Parameter) -> bool:
+    if parameter.annotation is parameter.empty:
+        return parameter.name == "job"
+    return isinstance(parameter.annotation, type) and issubclass(parameter.annotation, Job)
+
+
+def _is_jobs(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter takes the jobs of a batch: `list[Job]`, `Sequence[Job]`, or named `jobs`."""
+    if parameter.annotation is parameter.empty:
+        return parameter.name == "jobs"
+    origin, arguments = typing.get_origin(parameter.annotation), typing.get_args(parameter.annotation)
+    of_jobs = len(arguments) == 1 and isinstance(arguments[0], type) and issubclass(arguments[0], Job)
+    return of_jobs and isinstance(origin, type) and issubclass(list, origin)
 
 
 def _parameters(function: Callable[..., Any], where: str) -> list[inspect.Parameter]:

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Literal, Protocol, TypeVar
+from functools import lru_cache
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 from echomq_worker import children
 from echomq_worker.children import Dependencies
+from echomq_worker.codec import Decoder, decoder_for
 from echomq_worker.connector import Wire
 from echomq_worker.errors import ConfigError, InvalidArgument, Stale, shown
 from echomq_worker.guards import progress_text, utf8
@@ -175,6 +177,15 @@ class Job:
         """When the id was minted, in ms since 1970 on the producer's clock. Raises InvalidId for a foreign id."""
         return minted_at_ms(self.id)
 
+    def parse(self, kind: type[T]) -> T:
+        """The payload as `kind`: a pydantic model, a dataclass, str, a JSON type; as a handler's parameter is read.
+
+        For handlers of batches. Raises Unreadable (without any of the payload in its text), ConfigError for a kind that
+        no payload can be read as.
+        """
+        sort: Any = kind
+        return cast("T", _decoder(sort)(self.payload))
+
     @property
     def hollow(self) -> bool:
         """Whether the row had no payload (deleted, or made anew by promote): no handler sees it."""
@@ -301,6 +312,11 @@ class BlockingJob:
             return asyncio.run_coroutine_threadsafe(call, self._job.context.loop).result()
         call.close()
         raise ConfigError(f"job.blocking.{verb}() on an event loop: expected `await job.{verb}()`")
+
+
+@lru_cache(maxsize=256)
+def _decoder(kind: type) -> Decoder:
+    return decoder_for(kind)
 
 
 def cancel(job: Job, reason: Reason) -> bool:

@@ -42,6 +42,11 @@ class Journal:
         """The handler is about to run, in this very context: its own log lines carry the job from here on."""
         current_job.set(job)
         if self._timed:
+            self.began(job)
+
+    def began(self, job: Job) -> None:
+        """The handler is about to run, in whatever context: of a batch none of its jobs is the running one."""
+        if self._timed:
             job.started_ms = self._clock.monotonic_ms()
             self._log.debug("job started", id=job.id, attempt=job.attempts)
             if self._observers is not None:

@@ -5,11 +5,14 @@ Source: design.md section 2, protocol section 8 (the defaults), issue "Every con
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from echomq_worker.backoff import Exponential, Fixed, Jitter, Policy
 from echomq_worker.errors import InvalidArgument, shown
 from echomq_worker.keyspace import check_queue
+
+# The most that one claim takes.
+LARGEST_BATCH = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +36,8 @@ class Options:
     """What a handler sets for itself; None is the worker's default. Raises InvalidArgument, InvalidQueueName.
 
     `no_retry`: exception classes that make the job dead at once. `cancellable`: a request to cancel a job cancels the
-    task of its handler; without it the handler asks (`job.cancelled`).
+    task of its handler; without it the handler asks (`job.cancelled`). `min_size` makes it a batch handler: one call
+    for up to `concurrency` jobs (split over `consumers`), when so many are ready or the first has been for `window_ms`.
     """
 
     queue: str
@@ -45,10 +49,12 @@ class Options:
     timeout_ms: int | None = None
     lease_ms: int | None = None
     cancellable: bool = False
+    min_size: int | None = None
+    window_ms: int = 0
 
     def __post_init__(self) -> None:
         check_queue(self.queue)
-        for name in ("concurrency", "consumers", "max_attempts", "timeout_ms", "lease_ms"):
+        for name in ("concurrency", "consumers", "max_attempts", "timeout_ms", "lease_ms", "min_size"):
             value = getattr(self, name)
             if value is not None and not _is_int(value, 1):
                 raise InvalidArgument(
@@ -67,11 +73,36 @@ class Options:
                 f"handler of {self.queue}: cancellable: expected True or False, got {shown(self.cancellable)}"
             )
 
+        if self.min_size is not None:
+            self._check_batch(self.min_size)
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether it is called with many jobs."""
+        return self.min_size is not None
+
     def over(self, limits: Limits) -> Limits:
-        """The numbers in force: these options where they are set, else `limits`."""
+        """The numbers in force: these options where they are set, else `limits`. A batch handler that does not say has
+        room for its smallest batch at least.
+        """
         names = [field.name for field in fields(Limits)]
         own = {name: getattr(self, name) for name in names}
-        return Limits(**{name: getattr(limits, name) if own[name] is None else own[name] for name in names})
+        found = Limits(**{name: getattr(limits, name) if own[name] is None else own[name] for name in names})
+        if self.min_size is None or self.concurrency is not None:
+            return found
+        return replace(found, concurrency=max(found.concurrency, self.min_size * found.consumers))
+
+    def _check_batch(self, min_size: int) -> None:
+        where = f"batch handler of {self.queue}"
+        if min_size > LARGEST_BATCH:
+            raise InvalidArgument(f"{where}: min_size: expected an int of 1..{LARGEST_BATCH}, got {shown(min_size)}")
+        if not _is_int(self.window_ms, 0):
+            raise InvalidArgument(f"{where}: timeout_ms: expected an int of 0 or more, got {shown(self.window_ms)}")
+        if self.concurrency is not None and self.concurrency // (self.consumers or 1) < min_size:
+            raise InvalidArgument(
+                f"{where}: min_size: expected at most concurrency / consumers = "
+                f"{self.concurrency // (self.consumers or 1)}, got {min_size}"
+            )
 
 
 def _is_int(value: object, least: int) -> bool:

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from contextvars import copy_context
-from typing import Never
+from typing import Any, Generic, Never, Protocol, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
 from echomq_worker.clock import Clock
 from echomq_worker.errors import EchoMQError
-from echomq_worker.executor import Execute
 from echomq_worker.job import Job
-from echomq_worker.outcome import Outcome
 
 # Runners whose jobs never suspend give the event loop a turn after so long, all of them together.
 TURN_MS = 5.0
@@ -30,11 +28,43 @@ _CALLED_AT_ONCE = 2
 _LEAVE_S = 0.5
 
 
+T = TypeVar("T", bound=Hashable)
+R = TypeVar("R")
+
+
 class SlotLost(EchoMQError):
     """A runner was cancelled by the handler that it ran: a bug there, which ends the worker, not a slot of it."""
 
 
-class Slots:
+class Places(Protocol):
+    """Where a consumer's jobs run, as it and the hand-over see it."""
+
+    size: int
+    running: set[Job]
+
+    @property
+    def free(self) -> int:
+        """How many jobs could be started now."""
+        ...
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Run `jobs`; there is room for all of them."""
+        ...
+
+    def take_unstarted(self) -> list[Job]:
+        """The jobs that have not begun, which will not run here any more."""
+        ...
+
+    def drop(self, job: Job) -> bool:
+        """Take back a job that has not begun; False when it runs or has ended."""
+        ...
+
+    def holds(self, job: Job) -> bool:
+        """Whether the job waits here, or runs."""
+        ...
+
+
+class Slots(Generic[T, R]):
     """`size` slots. `start` fills them; `on_end(job, outcome)` is called as each job ends, when its slot is free.
 
     What ends a runner ends the task group `tasks`; the end of the task group ends the runners.
@@ -66,17 +96,17 @@ class Slots:
         tasks: TaskGroup,
         name: str,
         clock: Clock,
-        execute: Execute,
-        on_end: Callable[[Job, Outcome], None],
+        execute: Callable[[T, asyncio.Task[Any] | None], Coroutine[Any, Any, R]],
+        on_end: Callable[[T, R], None],
     ) -> None:
         self.size = size
         # By claim, not by id: a job whose lease was lost may be claimed again while its handler still ends.
-        self.running: set[Job] = set()
+        self.running: set[T] = set()
         self._name = name
         self._clock = clock
         self._execute = execute
         self._on_end = on_end
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[T] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._made = 0
         self._called = 0
@@ -94,18 +124,18 @@ class Slots:
         """Slots that no job has, started or waiting to be."""
         return self.size - len(self.running) - len(self._jobs)
 
-    def start(self, jobs: Sequence[Job]) -> None:
+    def start(self, jobs: Sequence[T]) -> None:
         """Run `jobs`; there are free slots for all of them."""
         self._jobs.extend(jobs)
         self._call()
 
-    def take_unstarted(self) -> list[Job]:
+    def take_unstarted(self) -> list[T]:
         """The jobs that no runner has begun, which will not run here any more."""
         jobs = list(self._jobs)
         self._jobs.clear()
         return jobs
 
-    def drop(self, job: Job) -> bool:
+    def drop(self, job: T) -> bool:
         """Take back a job that no runner has begun; False when it runs or has ended."""
         try:
             self._jobs.remove(job)
@@ -113,7 +143,7 @@ class Slots:
             return False
         return True
 
-    def holds(self, job: Job) -> bool:
+    def holds(self, job: T) -> bool:
         """Whether the job waits here for a runner, or runs."""
         return job in self.running or job in self._jobs
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from anyio.abc import TaskGroup
 
 from echomq_worker import children
+from echomq_worker.batch import BatchExecutor, BatchSlots
 from echomq_worker.claims import Claims
 from echomq_worker.clock import Clock
 from echomq_worker.connector import Connector
@@ -36,8 +38,9 @@ from echomq_worker.pump import Pump
 from echomq_worker.recovery import Recovery
 from echomq_worker.rows import checked
 from echomq_worker.settle import Settle, Settled
-from echomq_worker.slots import Slots
+from echomq_worker.slots import Places, Slots
 from echomq_worker.suspects import Suspects
+from echomq_worker.window import BatchConsumer, Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +111,7 @@ class Station:
         self._bound = bound
         self._shared = shared
         self._pace = pace
-        self.executor = Executor(
-            bound, limits=pace.limits, state=shared.state, announce=self.journal.started, result=children.written
-        )
+        self.executor = self._executor()
         self._context = JobContext(self.keys, shared.connector, max_attempts=limits.max_attempts)
         self.settle = Settle(
             shared.connector,
@@ -242,21 +243,6 @@ class Station:
     def _consumer(self, number: int, size: int) -> Consumer:
         shared, pace = self._shared, self._pace
         rest: Rest = self.metronome or Alone(shared.connector.parking(), self.keys)
-
-        def slots(on_end: Callable[[Job, Outcome], None]) -> Slots:
-            def ended(job: Job, outcome: Outcome) -> None:
-                on_end(job, outcome)
-                self.changed()
-
-            return Slots(
-                size,
-                tasks=shared.tasks,
-                name=f"slot:{self.queue}/{number}",
-                clock=shared.clock,
-                execute=self.executor.execute,
-                on_end=ended,
-            )
-
         claims = Claims(
             self._context,
             consumer=f"{pace.name}-{number}",
@@ -279,7 +265,30 @@ class Station:
             on_buried=self._buried,
             interrupts=self._bound.options.cancellable,
         )
-        return Consumer(shared.connector, self.keys, parts, slots=slots)
+        slots = partial(self._slots, number, size)
+        options = self._bound.options
+        if options.min_size is None:
+            return Consumer(shared.connector, self.keys, parts, slots=slots)
+        window = Window(min_size=options.min_size, window_ms=options.window_ms)
+        return BatchConsumer(shared.connector, self.keys, parts, slots=slots, window=window)
+
+    def _executor(self) -> Executor | BatchExecutor:
+        limits, state = self._pace.limits, self._shared.state
+        if self._bound.options.is_batch:
+            return BatchExecutor(self._bound, limits=limits, state=state, announce=self.journal.began)
+        announce = self.journal.started
+        return Executor(self._bound, limits=limits, state=state, announce=announce, result=children.written)
+
+    def _slots(self, number: int, size: int, on_end: Callable[[Job, Outcome], None]) -> Places:
+        def ended(job: Job, outcome: Outcome) -> None:
+            on_end(job, outcome)
+            self.changed()
+
+        tasks, clock, name = self._shared.tasks, self._shared.clock, f"slot:{self.queue}/{number}"
+        executor = self.executor
+        if isinstance(executor, BatchExecutor):
+            return BatchSlots(size, tasks=tasks, name=name, clock=clock, executor=executor, on_end=ended)
+        return Slots(size, tasks=tasks, name=name, clock=clock, execute=executor.execute, on_end=ended)
 
     def _pump(self) -> Pump:
         return Pump(

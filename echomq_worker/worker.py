@@ -69,6 +69,40 @@ class Worker:
             cancellable=cancellable,
         )
 
+    def batch_handler(  # noqa: PLR0913 - a keyword per option
+        self,
+        queue: str,
+        *,
+        min_size: int,
+        timeout_ms: int,
+        concurrency: int | None = None,
+        consumers: int | None = None,
+        max_attempts: int | None = None,
+        retry: int | Policy | None = None,
+        no_retry: type[BaseException] | tuple[type[BaseException], ...] = (),
+        run_timeout_ms: int | None = None,
+        lease_ms: int | None = None,
+    ) -> Callable[[F], F]:
+        """A decorator for an async function of many jobs of `queue` (`list[Job]`): called with up to `concurrency` of
+        them when `min_size` are ready, or when the first was seen ready `timeout_ms` ago; nothing is claimed before.
+
+        It answers None (all are done), or a dict by id of None, True, or Retry, Delay, Reject or another exception; a
+        job that is missing there is retried, and what is raised holds for all. `run_timeout_ms` is the limit of a
+        call. Raises InvalidQueueName, InvalidArgument, ConfigError.
+        """
+        return self.handlers.register_batch(
+            queue,
+            min_size=min_size,
+            timeout_ms=timeout_ms,
+            concurrency=concurrency,
+            consumers=consumers,
+            max_attempts=max_attempts,
+            retry=retry,
+            no_retry=no_retry,
+            run_timeout_ms=run_timeout_ms,
+            lease_ms=lease_ms,
+        )
+
     def lifespan(self, function: Callable[[], AsyncIterator[Any]] | Lifespan) -> Lifespan:
         """What handlers share: an async generator that yields once, or an async context manager. Entered before the
         first claim, left after the last verdict. Register it before the handlers that ask for what it yields by type.

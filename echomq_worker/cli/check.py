@@ -132,5 +132,5 @@ def _handler_row(bound: Bound, settings: Settings) -> dict[str, Any]:
             f"handler of {bound.options.queue}: lease_ms={limits.lease_ms}: expected at least two beats "
             f"(2 x {settings.beat_ms} ms)"
         )
-    kind = "async" if bound.is_async else "thread"
+    kind = "batch" if bound.options.is_batch else "async" if bound.is_async else "thread"
     return {"queue": bound.options.queue, "handler": bound.name, "kind": kind, **asdict(limits), "retry": limits.retry}

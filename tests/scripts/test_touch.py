@@ -136,6 +136,12 @@ CASES |= {
         IN_HAND,
         lambda plain: plain.run("keep", (plain.keys.active,), plain.keys.base, 30_000, job(1), "3:ab", job(2), 1),
     ),
+    "look": (
+        LANED | LIMITS,
+        lambda plain: plain.run(
+            "look", (plain.keys.pending, plain.keys.active, plain.keys.ring, plain.keys.meta), plain.keys.base, 9
+        ),
+    ),
     "cancel": (PENDING | LITTER, cancel),
     "cancel in a lane": (LANED, cancel),
     "cancel in hand": (IN_HAND, cancel),

@@ -94,6 +94,11 @@ class Own(Plain):
         """Those that could not be extended: id, reason, id, reason …"""
         return await self.run("keep", (self.keys.active,), self.keys.base, lease_ms, *pairs)
 
+    async def look(self, n: int = 10) -> Any:
+        """How many jobs a claim could take now, at most n."""
+        keys = self.keys
+        return await self.run("look", (keys.pending, keys.active, keys.ring, keys.meta), keys.base, n)
+
     async def repeat_fire(self, now_ms: Any, *pairs: Any) -> Any:
         """An answer per pair, then the lowest next run; `pairs` are name, job id, name, job id …"""
         return await self.run("repeat_fire", (self.keys.repeat, self.keys.pending), self.keys.base, now_ms, *pairs)

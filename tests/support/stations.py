@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import anyio
@@ -187,18 +188,20 @@ async def stand(
     max_crashes: int = 5,
     stalled: int | None = None,
     events: bool = True,
+    batch: dict[str, Any] | None = None,
     command_timeout_ms: int = 5_000,
     **options: Any,
 ) -> AsyncIterator[Stand]:
     """A station of `handler` on the server at `url`: its slots run and, with `settles`, its verdicts go out.
 
-    No loop that claims, sweeps or fires runs: call `beat()`, or start them. `options` are the handler's, `shared`
-    replaces parts (leases, suspects) so that two stands can be one process.
+    No loop that claims, sweeps or fires runs: call `beat()`, or start them. `options` are the handler's, `batch` those
+    that make it a batch handler, `shared` replaces parts (leases, suspects) so that two stands can be one process.
     """
     clock = clock or SystemClock()
     lines = Lines()
     handlers = Handlers()
-    handlers.register(queue, **options)(handler)
+    register: Callable[..., Any] = handlers.register if batch is None else partial(handlers.register_batch, **batch)
+    register(queue, **options)(handler)
     bound = handlers.get(queue)
     assert bound is not None
     async with (
