@@ -98,7 +98,7 @@ async def dependencies(wire: Wire, keys: Keys, parent: str) -> Dependencies:
     names = (keys.processed_children(parent), keys.failed_children(parent), keys.unsuccessful_children(parent))
     replies = await wire.pipeline([("GET", keys.dependencies(parent)), *(("HKEYS", name) for name in names)])
     out, *lists = checked(replies)
-    return Dependencies(max(0, int(out or 0)), *([id.decode() for id in ids] for ids in lists))
+    return Dependencies(_count(out), *([id.decode() for id in ids] for ids in lists))
 
 
 async def tree(wire: Wire, keys: Keys, id: str, *, limit: int = 100) -> Branch | None:
@@ -118,6 +118,14 @@ async def tree(wire: Wire, keys: Keys, id: str, *, limit: int = 100) -> Branch |
     return None if root.state == "gone" else root
 
 
+def _count(out: bytes | None) -> int:
+    """How many are out; a count that is none, or that others have counted below zero, is over."""
+    try:
+        return max(0, int(out or 0))
+    except ValueError:
+        return 0
+
+
 def _has_row(child: Branch) -> bool:
     return child.state != "done" and is_branded(child.id)
 
@@ -134,7 +142,7 @@ def _fill(branch: Branch, limit: int, row: Sequence[bytes | None], out: bytes | 
     if not branch.state:
         branch.state = "gone" if state is None else state.decode(*_TEXT)
         branch.said = None if error is None else error.decode(*_TEXT)
-    branch.out = None if out is None else int(out)
+    branch.out = None if out is None else _count(out)
     known: dict[str, Branch] = {}
     # A child that is dead may have completed all the same: that comes last and stands.
     for name, flat in zip(("dead", "ignored", "done"), told, strict=True):

@@ -68,6 +68,15 @@ async def test_what_a_parent_reads(wire: Connector, queue: Queue) -> None:
             await read_one(QUEUE, "JOB1")
 
 
+@pytest.mark.parametrize("count", ["-2", "many", ""])
+async def test_a_count_that_is_none_is_over(wire: Connector, queue: Queue, count: str) -> None:
+    """Whatever another client has left there."""
+    await queue.put({f"job:{ROOT}": row("pending"), f"job:{ROOT}:dependencies": count})
+
+    assert (await Flows(wire).dependencies(QUEUE, ROOT)).out == 0
+    assert await Flows(wire).tree(QUEUE, ROOT) == Branch(QUEUE, ROOT, "pending", out=0)
+
+
 async def test_an_error_of_the_server_is_raised(wire: Connector, queue: Queue) -> None:
     """A key of another type is no answer."""
     await queue.put({f"job:{ROOT}:failed": ["x"]})
