@@ -21,7 +21,7 @@ from echomq_worker.script import evaluate
 BUDGET = 100
 """Ids and names that one call of obliterate takes: two or three milliseconds of the server."""
 
-_DRAINED_AT_MOST = 500
+_DRAINED_AT_MOST = 200
 _PASSES = 8
 _ROW = re.compile(rb"job:([A-Z]{3}[0-9A-Za-z]{11})(?::\w+)?")
 _LANE = re.compile(rb"g:(.+):pending", re.DOTALL)

@@ -22,7 +22,7 @@ Reassigned = Literal["reassigned", "noop", "not_found", "not_pending"]
 
 _REASSIGNED: dict[int, Reassigned] = {1: "reassigned", 0: "noop", -1: "not_found", -2: "not_pending"}
 _REAP_LIMIT = 100
-_DRAINED_A_CALL = 500
+_DRAINED_A_CALL = 200
 
 
 class Lanes:

@@ -4,12 +4,12 @@
 -- KEYS[1] emq:{q}:
 -- KEYS[2] emq:{q}:pending
 -- KEYS[3...] emq:{q}:schedule  optional: drained too
--- returns the count of jobs that were taken out, at most 500 a call
+-- returns the count of jobs that were taken out, at most 200 a call
 -- include: now
 -- include: lane
 -- include: flow
 -- include: removing
-local p, left, ids = KEYS[1], 500, {}
+local p, left, ids = KEYS[1], 200, {}
 for i = 2, #KEYS do
   local page = left > 0 and redis.call('ZRANGE', KEYS[i], 0, left - 1) or {}
   for _, id in ipairs(page) do ids[#ids + 1] = id end

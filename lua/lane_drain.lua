@@ -4,13 +4,13 @@
 -- KEYS[2] emq:{q}:g:<group>:pending
 -- KEYS[3] emq:{q}:ring
 -- ARGV[1] group
--- returns the count of jobs that were taken out, at most 500 a call
+-- returns the count of jobs that were taken out, at most 200 a call
 -- include: now
 -- include: lane
 -- include: flow
 -- include: removing
 local p, group = KEYS[1], ARGV[1]
-local ids = redis.call('ZRANGE', KEYS[2], 0, 499)
+local ids = redis.call('ZRANGE', KEYS[2], 0, 199)
 local found = read_removals(p, ids, group)
 redis.call('LLEN', KEYS[3])
 

@@ -1,12 +1,20 @@
 -- Taking a job away for good: out of every set, its slot given back, its row and all that hangs on it deleted.
 local PARTS = {'logs', 'lock', 'dependencies', 'processed', 'failed', 'unsuccessful'}
 
--- Reads every key that remove_job and the flow's `died` may write.
+-- Reads every key that remove_job and the flow's `died` may write; sets and lanes once in a call.
+local sets_touched, lanes_touched = false, {}
 local function touch_removal(p, id, group, child)
-  for _, name in ipairs({'pending', 'active', 'schedule', 'dead'}) do redis.call('ZSCORE', p .. name, id) end
-  local key = p .. 'job:' .. id
-  for _, part in ipairs(PARTS) do redis.call('EXISTS', key .. ':' .. part) end
-  if group then touch_lane(p, group) end
+  if not sets_touched then
+    for _, name in ipairs({'pending', 'active', 'schedule', 'dead'}) do redis.call('ZCARD', p .. name) end
+    sets_touched = true
+  end
+  local key, keys = p .. 'job:' .. id, {}
+  for i, part in ipairs(PARTS) do keys[i] = key .. ':' .. part end
+  redis.call('EXISTS', unpack(keys))
+  if group and not lanes_touched[group] then
+    touch_lane(p, group)
+    lanes_touched[group] = true
+  end
   touch_ended(p, child)
 end
 
@@ -33,8 +41,9 @@ local function read_removals(p, ids, group)
   for _, id in ipairs(ids) do
     if not seen[id] then
       seen[id] = true
-      local lease, row = tonumber(redis.call('ZSCORE', p .. 'active', id)), redis.call('HMGET', p .. 'job:' .. id, 'state', 'group')
-      local job = {id = id, group = group or row[2], child = read_child(p, id)}
+      local lease = tonumber(redis.call('ZSCORE', p .. 'active', id))
+      local row = redis.call('HMGET', p .. 'job:' .. id, 'state', 'group', 'dedup', 'parent', 'parent_queue', 'parent_policy')
+      local job = {id = id, group = group or row[2], child = child_of(id, {unpack(row, 3)})}
       job.elsewhere = lease and lease > now or (row[1] == 'dead' and redis.call('ZSCORE', p .. 'dead', id))
       touch_removal(p, id, job.group, job.child)
       found[#found + 1] = job

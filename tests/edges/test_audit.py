@@ -181,7 +181,7 @@ async def test_lanes_of_a_queue_with_too_many_in_hand(audit: Audit, queue: Queue
 
     assert told(findings) == [("lanes_not_checked", QUEUE)]
     assert await audit.repair(QUEUE, findings) == []
-    assert LANES_LIMIT == 50_000
+    assert LANES_LIMIT == 10_000
 
 
 @pytest.mark.leaves_keys("ids that are no branded ids")

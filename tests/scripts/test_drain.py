@@ -184,19 +184,19 @@ async def test_a_grouped_job_of_the_schedule_leaves_its_lane_alone(control: Cont
     assert await queue.state() == lane(1, 2)
 
 
-async def test_five_hundred_a_call(control: Control, queue: Queue) -> None:
+async def test_two_hundred_a_call(control: Control, queue: Queue) -> None:
     """The oldest first, over both sets together; a lane likewise."""
-    await queue.put(flat(*range(600)))
-    await queue.put({f"job:{job(n)}": row("scheduled") for n in range(600, 1_050)})
-    await queue.put({"schedule": {job(n): n for n in range(600, 1_050)}})
+    await queue.put(flat(*range(250)))
+    await queue.put({f"job:{job(n)}": row("scheduled") for n in range(250, 420)})
+    await queue.put({"schedule": {job(n): n for n in range(250, 420)}})
 
-    assert await control.drain(schedule=True) == 500
+    assert await control.drain(schedule=True) == 200
     state = await queue.state()
-    assert (len(state["pending"]), len(state["schedule"])) == (100, 450)
-    assert [await control.drain(schedule=True) for _ in range(3)] == [500, 50, 0]
+    assert (len(state["pending"]), len(state["schedule"])) == (50, 170)
+    assert [await control.drain(schedule=True) for _ in range(3)] == [200, 20, 0]
     assert await queue.state() == {}
-    await queue.put(lane(*range(700)))
-    assert [await control.lane_drain() for _ in range(3)] == [500, 200, 0]
+    await queue.put(lane(*range(300)))
+    assert [await control.lane_drain() for _ in range(3)] == [200, 100, 0]
 
     assert await queue.state() == {}
 
