@@ -8,14 +8,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from redis.asyncio import Redis
 
 from echomq_worker.connector import Connector, connect
-from echomq_worker.errors import ConfigError, InvalidArgument, InvalidId, WireError
+from echomq_worker.errors import ConfigError, InvalidArgument, InvalidId, Unreadable, WireError
 from echomq_worker.identity import EPOCH_MS, encode
 from echomq_worker.job import LEASE_LOST, SHUTDOWN, TIMEOUT, Job, JobCancelled, JobContext, cancel
 from echomq_worker.keyspace import Keys
 from tests.support.plain import FAR_MS, Queue, Within, job, row
+from tests.support.stations import job_of
 from tests.support.valkey import free_port
 from tests.support.waiting import wait_until
 
@@ -258,3 +260,23 @@ async def test_an_outage_is_the_handlers_to_decide() -> None:
             await one.extend(1)
     finally:
         await connector.aclose()
+
+
+class Email(BaseModel):
+    """A payload model."""
+
+    to: str
+
+
+async def test_a_payload_is_parsed_as_a_parameter_would_be() -> None:
+    """By a model, a plain type or JSON; what is none of it is Unreadable, without the payload in its text."""
+    one = job_of(payload=b'{"to":"ada"}')
+    assert one.parse(Email) == Email(to="ada")
+    assert one.parse(dict) == {"to": "ada"}
+    assert one.parse(str) == '{"to":"ada"}'
+    assert one.parse(bytes) == one.payload
+    with pytest.raises(Unreadable) as caught:
+        job_of(payload=b'{"secret":"ada"}').parse(Email)
+    assert "ada" not in str(caught.value)
+    with pytest.raises(ConfigError):
+        one.parse(asyncio.Event)
