@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -222,3 +223,36 @@ async def test_another_queue_is_left_alone(audit: Audit, queue: Queue, control: 
     assert await audit.audit(QUEUE) == []
     with pytest.raises(InvalidQueueName):
         await audit.audit("emq")
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_repair_converges_on_any_wreck(audit: Audit, queue: Queue, seed: int) -> None:
+    """Ids in any sets, rows that say anything, counters and rings of chance: after three rounds all agrees."""
+    await queue.put(_wreck(random.Random(seed)))
+
+    for _ in range(3):
+        await audit.repair(QUEUE, await audit.audit(QUEUE))
+
+    assert await audit.audit(QUEUE) == []
+
+
+def _wreck(dice: random.Random) -> State:
+    parts: list[State] = []
+    places = ["pending", "active", "schedule", "dead", f"g:{GROUP}:pending", f"g:{OTHER_GROUP}:pending"]
+    states = ["pending", "active", "dead", "scheduled", "awaiting_children", "junk"]
+    for n in range(25):
+        some = dice.sample(places, dice.choice([0, 0, 1, 1, 1, 2, 3]))
+        parts += [{place: {job(n): dice.choice([0, 1, FAR_MS])}} for place in some]
+        kin = {"parent": job(dice.randrange(25)), "parent_policy": dice.choice(["fp", "id"])}
+        fields = dice.choice([{}, {"group": GROUP}, {"group": OTHER_GROUP}, kin, kin | {"parent_queue": "other"}])
+        if dice.random() < 0.8:
+            parts.append({f"job:{job(n)}": row(dice.choice(states)) | fields})
+        if dice.random() < 0.2:
+            parts.append({f"job:{job(n)}:dependencies": str(dice.randint(-1, 3)), f"de:k{n}": job(n)})
+        if dice.random() < 0.1:
+            parts.append({f"job:{job(n)}:failed": {job(dice.randrange(25)): "e"}})
+    for group in (GROUP, OTHER_GROUP, "GRP00000000003"):
+        parts.append({"ring": [group] * dice.randint(1, 2)})
+        parts.append({"gactive": {group: str(dice.randint(-1, 5))}, "glimit": {group: str(dice.randint(0, 5))}})
+        parts.append(dice.choice([{}, {"paused": {group}}]))
+    return merged(*parts, {"flow:outbox": ["junk", f"other\0{job(1)}\0{job(2)}\0x"]})
