@@ -7,14 +7,16 @@ Source: protocol section 4 (dedup, claim: `meta.concurrency` and the rate limit 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from echomq_worker.admin import Admin
-from echomq_worker.conformance.bench import GROUP, LEASE_MS, Bench, row
+from echomq_worker.conformance.bench import GROUP, LEASE_MS, Bench, Desk, row
 from echomq_worker.conformance.checks import holds, same, until
 from echomq_worker.conformance.hands import Hands, done, failed
 from echomq_worker.jobs import Jobs, New
 from echomq_worker.lanes import Lanes
 from echomq_worker.metrics import Metrics
+from echomq_worker.script import evaluate
 
 _KEY = "invoice 7"
 _PARKED = f"de:{_KEY}"
@@ -107,11 +109,13 @@ async def rate_consult(bench: Bench) -> None:
     ids = [await q.add() for _ in range(3)]
     lane = await q.add_to_lane()
     same((await Metrics(q.wire).stats(q.name)).limits.concurrency, 2, "the ceiling as it is told")
+    same(await _claimable(q), 2, "how many jobs a look finds that could be claimed")
     hands = Hands(q)
     taken = await hands.claim(1)
     taken.jobs.extend((await hands.claim(5)).jobs)
     same(len(taken.jobs), 2, "two claims with six free slots")
     before = await q.state(tokens=True)
+    same(await _claimable(q), 0, "what a look finds at the ceiling")
     refused = await Hands(q, "other").claim(5)
     same((refused.why, refused.ids), ("ceiling", []), "a claim at the ceiling")
     same(await q.state(tokens=True), before, "the queue, unchanged")
@@ -120,6 +124,7 @@ async def rate_consult(bench: Bench) -> None:
     same(await q.read("ready"), ["1"], "a token for who waits below the ceiling")
     same(len((await hands.claim(5)).ids), 1, "the slot that is free again")
     await admin.set_concurrency(q.name, None)
+    same(await _claimable(q), 1, "what a look finds without a ceiling")
     same(len((await hands.claim(5)).ids), 1, "the rest without a ceiling")
     same(await q.read("pending"), None, f"nothing is left of {len(ids)} flat jobs and {lane}")
 
@@ -158,6 +163,11 @@ async def pool_order(bench: Bench) -> None:
     same(half + rest, ids, "the order of two claims, ours and the plain one")
     holds(await q.read("ready"), "tokens are left, by the plain claim")
     same(((await hands.claim()).ids, await q.read("ready")), ([], None), "ours takes them where nothing is left")
+
+
+async def _claimable(q: Desk) -> Any:
+    names = (q.keys.pending, q.keys.active, q.keys.ring, q.keys.meta)
+    return await evaluate(q.wire, "look", names, (q.keys.base, 10))
 
 
 SCENARIOS = (dedup, dedup_release, rate, rate_consult, pool_enqueue, pool_order)

@@ -6,8 +6,12 @@ Source: protocol section 4 (claim_batch, delay, settle), issue "Every control" (
 from __future__ import annotations
 
 from echomq_worker.conformance.bench import LEASE_MS, Bench, row, without
-from echomq_worker.conformance.checks import Between, refused, same
+from echomq_worker.conformance.checks import Between, holds, refused, same, until
+from echomq_worker.conformance.working import taken_by, working
 from echomq_worker.errors import Gone, Stale
+from echomq_worker.job import Job
+from echomq_worker.verdict import Delay, Reject, Retry
+from echomq_worker.worker import Worker
 
 
 async def batch_claim(bench: Bench) -> None:
@@ -111,4 +115,35 @@ async def batch_partial_failure(bench: Bench) -> None:
     same(await q.read("pending"), {last: 0.0}, "pending")
 
 
-SCENARIOS = (batch_claim, batch_claim_short, batch_partial_failure, batch_delay, batch_delay_stale)
+async def batch_partition(bench: Bench) -> None:
+    """A batch handler's answer parts its jobs: done, retried, delayed, dead; what it does not answer for is retried."""
+    q, worker = bench.queue(), Worker()
+    ids = [await q.add() for _ in range(5)]
+    good, again, later, never, silent = ids
+    calls: list[list[str]] = []
+
+    @worker.batch_handler(q.name, min_size=5, timeout_ms=5_000)
+    async def work(jobs: list[Job]) -> dict[str, object]:
+        taken_by(q, jobs[0])
+        calls.append([job.id for job in jobs])
+        return {good: None, again: Retry(60_000, "not now"), later: Delay(60_000), never: Reject("no use")}
+
+    async with working(bench, worker, retry_delay_ms=60_000):
+
+        async def over() -> bool:
+            return bool(calls) and await q.read("active") is None
+
+        await until(over, "the end of the batch")
+    same(calls, [ids], "the calls of the handler: one, with all jobs")
+    state = await q.state()
+    same(state.get(f"job:{good}"), None, "the row of the job that is done")
+    same(state[f"job:{again}"]["last_error"], "not now", "of the one that is retried")
+    same(state[f"job:{later}"], row("scheduled", 1, settled="1:delayed"), "of the one that is delayed: no failure")
+    same((state[f"job:{never}"]["state"], state[f"job:{never}"]["last_error"]), ("dead", "no use"), "of the dead one")
+    holds("nothing for this job" in state[f"job:{silent}"]["last_error"], "the one without an answer says so")
+    same((set(state["schedule"]), set(state["dead"])), ({again, later, silent}, {never}), "schedule, dead set")
+    counts = {name: state.get(f"metrics:{name}") for name in ("completed", "failed")}
+    same(counts, {"completed": {"count": "1"}, "failed": {"count": "1"}}, "completed, failed")
+
+
+SCENARIOS = (batch_claim, batch_claim_short, batch_partial_failure, batch_partition, batch_delay, batch_delay_stale)

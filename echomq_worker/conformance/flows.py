@@ -39,9 +39,8 @@ async def flow_add(bench: Bench) -> None:
     before = await q.state()
     same(set(_admitted(await flows.add(tree)).values()), {False}, "the same flow again")
     same(await q.state(), before, "the queue, unchanged")
-    await refused(
-        StateRefused, flows.add(Node(q.name, b"x", children=(Node(q.name, b"x", id=first),))), "another's child"
-    )
+    taken = Node(q.name, b"x", children=(Node(q.name, b"x", id=first),))
+    await refused(StateRefused, flows.add(taken), "another's child")
     foreign = Node(q.name, b"x", children=(Node(q.name, b"x", id="USR0KHTOWnGLuC"),))
     await refused(KindRefused, flows.add(foreign), "a child of another namespace")
     same(await q.state(), before, "the queue after both refusals")
@@ -174,10 +173,8 @@ async def flow_add_bulk(bench: Bench) -> None:
     same(set(state.get("pending", {})), pending, "pending: the children")
     same({state[f"job:{c.id}"]["parent"] for c in added[2].children}, {added[2].id}, "whom the rows of one flow name")
     child = added[0].children[0].id
-    bad = [
-        Node(q.name, b"x", children=[Node(q.name, b"x")]),
-        Node(q.name, b"x", children=[Node(q.name, b"x", id=child)]),
-    ]
+    good, taken = Node(q.name, b"x"), Node(q.name, b"x", id=child)
+    bad = [Node(q.name, b"x", children=[one]) for one in (good, taken)]
     await refused(StateRefused, flows.add_bulk(bad), "a flow that takes another's child, behind a good one")
     same(await q.state(), state, "the queue, unchanged")
     keys, parent, first, second = q.keys, q.id(), q.id(), q.id()
@@ -197,9 +194,8 @@ async def flow_grandchild(bench: Bench) -> None:
     added = await flows.add(Node(q.name, b"root", children=[Node(middle.name, b"node", children=[leaf, leaf])]))
     (node,) = added.children
     state = await middle.state()
-    same(
-        (state[f"job:{node.id}"]["state"], state.get("pending")), ("awaiting_children", None), "the node in the middle"
-    )
+    stands = (state[f"job:{node.id}"]["state"], state.get("pending"))
+    same(stands, ("awaiting_children", None), "the node in the middle")
     same(state[f"job:{node.id}"]["parent"], added.id, "it names its own parent from the start")
     same(await _run_all(Hands(low)), {leaf.id for leaf in node.children}, "what runs first: the leaves")
     same((await q.read(f"job:{added.id}"))["state"], "awaiting_children", "the root")
@@ -235,9 +231,8 @@ async def flow_grandchild_fail(bench: Bench) -> None:
     spared = await flows.add(Node(q.name, b"x", children=[soft]))
     await _bury(Hands(q), "ignored")
     state = await q.state()
-    same(
-        (state.get("pending"), state[f"job:{spared.id}"]["state"]), ({spared.id: 0.0}, "pending"), "a root that ignores"
-    )
+    stands = (state.get("pending"), state[f"job:{spared.id}"]["state"])
+    same(stands, ({spared.id: 0.0}, "pending"), "a root that ignores the death of its child")
 
 
 async def outbox_two_pumps(bench: Bench) -> None:
@@ -249,18 +244,16 @@ async def outbox_two_pumps(bench: Bench) -> None:
     hands = Hands(other)
     for flow in added:
         jobs = {job.id: job for job in (await hands.claim(len(children))).jobs}
-        verdicts = [
-            done(jobs[c.id]) if n % 4 != 1 else failed(jobs[c.id], max_attempts=1) for n, c in enumerate(flow.children)
-        ]
-        await hands.settle(*verdicts)
+        dying = {child.id for child in flow.children[1::4]}
+        ends = (failed(job, max_attempts=1) if id in dying else done(job) for id, job in jobs.items())
+        await hands.settle(*ends)
     same(len(await other.read("flow:outbox")), 32, "reports that wait")
     for _ in range(3):
         await asyncio.gather(*(other.pump().beat() for _ in range(2)))
     same(await other.read("flow:outbox"), None, "reports that are left")
     standing = [await flows.dependencies(q.name, flow.id) for flow in added]
-    same(
-        [(len(one.processed), len(one.ignored), one.out) for one in standing], [(6, 2, 0)] * 4, "what the parents heard"
-    )
+    heard = [(len(one.processed), len(one.ignored), one.out) for one in standing]
+    same(heard, [(6, 2, 0)] * 4, "what the parents have heard: done, ignored, out")
     same(set(await q.read("pending")), {flow.id for flow in added}, "pending: every parent, once")
     await other.put("flow:outbox", "RPUSH", "no report", _entry(q.name, "no id", "x", "y"))
     await other.pump().beat()

@@ -81,6 +81,7 @@ MUTATIONS = (
         "local function entries_left(rot) do return 1 end",
         "pool_order",
     ),
+    Mutation("look", "if tonumber(meta[2]) then", "if false then", "rate_consult"),
     # ------------------------------------------------------------------------------------------------- verdicts
     Mutation("complete", "redis.call('HINCRBY', p .. 'metrics:completed', 'count', 1)", "", "complete metrics"),
     Mutation("complete", "redis.call('UNLINK', unpack(erased))", "redis.call('UNLINK', KEYS[2])", "complete job_logs"),

@@ -13,12 +13,14 @@ import pytest
 
 import echomq_worker
 from echomq_worker import backoff, connection, pool, rows
+from echomq_worker.batch import BatchExecutor
 from echomq_worker.conformance import Outcome, Target, checks, chosen, run, scenarios
 from echomq_worker.connector import Wire
 from echomq_worker.events import Stream
 from echomq_worker.identity import EPOCH_MS, Mint
 from echomq_worker.lanes import Lanes
 from echomq_worker.observers import Observers
+from echomq_worker.outcome import COMPLETE
 from echomq_worker.pool import Pool
 from echomq_worker.publisher import Publisher
 from echomq_worker.script import scripts
@@ -121,6 +123,7 @@ PYTHON: dict[str, tuple[object, str, Callable[[], Any]]] = {
     "counts lane_depth": (rows, "groups", lambda: nothing([])),
     "resubscribe": (Stream, "_connect", a_stream_that_subscribes_once),
     "events": (Publisher, "settled", lambda: lambda *_args: None),
+    "batch_partition": (BatchExecutor, "_answered", lambda: lambda *_args: COMPLETE),
     "telemetry": (Observers, "settled", observers_that_tell_twice),
 }
 
