@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import IntEnum
 
 from echomq_worker.errors import (
@@ -61,9 +62,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: the process's own) and return the exit code: see `Exit`."""
     if argv is not None:
         return _run(argv)
+    _open_closed_streams()
     code = _run(sys.argv[1:])
     _leave_soon(code)
     return code
+
+
+def _open_closed_streams() -> None:
+    """Whoever starts us may have closed standard streams: a socket must not get their numbers, nor a child be without.
+
+    Input is opened for writing, so that reading it is an error and not an empty payload.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        with suppress(OSError):
+            os.close(number)
+        # The lowest number that is free.
+        opened = os.open(os.devnull, os.O_WRONLY)
+        os.set_inheritable(opened, True)
+        setattr(sys, name, open(opened, "w" if number else "r", closefd=False))  # noqa: SIM115 - to the end
 
 
 def _leave_soon(code: int) -> None:

@@ -191,7 +191,10 @@ def read_payload(given: str) -> bytes:
         return os.fsencode(given)
     if sys.stdin.isatty():
         note("reading the payload from the terminal; end with Ctrl-D")
-    return sys.stdin.buffer.read()
+    try:
+        return sys.stdin.buffer.read()
+    except OSError as error:
+        raise ConfigError(f"standard input: {error.strerror or error}, expected the payload there") from None
 
 
 def run_async(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from echomq_worker.errors import AuthenticationFailed, ConfigError, FenceRefused, Unavailable, Unreachable
 
 DEFAULT_TIMEOUT_MS = 2_000
+DAY_MS = 86_400_000
 _DEFAULT_VERSION = "echomq:3.0.0"
 _FENCE_KEY = "{emq}:version"
 _LOGIN_REFUSALS = ("NOAUTH", "WRONGPASS", "NOPERM")
@@ -33,7 +34,7 @@ def quick_ping(arguments: Sequence[str]) -> int | None:
     timeout = given.get("--timeout-ms", str(DEFAULT_TIMEOUT_MS))
     url = given.get("--url") or os.environ.get("ECHOMQ_URL") or ""
     parts = _simple(url)
-    if parts is None or not (timeout.isascii() and timeout.isdigit() and int(timeout) > 0):
+    if parts is None or not (timeout.isascii() and timeout.isdigit() and 0 < int(timeout[:20]) <= DAY_MS):
         return None
     version = os.environ.get("ECHOMQ_WIRE_VERSION") or _DEFAULT_VERSION
     where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
@@ -42,6 +43,8 @@ def quick_ping(arguments: Sequence[str]) -> int | None:
         ask(parts, version, int(timeout) / 1000, where=where)
     except OSError as error:
         raise Unreachable(f"{where}: {error.strerror or str(error) or type(error).__name__}") from None
+    except UnicodeError:
+        raise Unreachable(f"{where}: no such host") from None
     report(where, (time.perf_counter() - started) * 1000)
     return 0
 
@@ -83,7 +86,7 @@ def ask(parts: SplitResult, version: str, timeout_s: float, *, where: str) -> No
             _reply(replies, command[0], where)
         found = _reply(replies, "GET", where)
     # Absent is a fresh store: the first worker claims it, a probe does not.
-    if found is not None and found != version.encode():
+    if found is not None and found != version.encode("utf-8", "surrogateescape"):
         raise FenceRefused(version, found.decode("utf-8", "backslashreplace"))
 
 
@@ -143,6 +146,6 @@ def slow_ping(url: str | None, timeout_ms: int) -> None:
             await connector.call("PING")
             report(connector.url_safe, (time.perf_counter() - started) * 1000)
 
-    if timeout_ms < 1:
-        raise ConfigError(f"--timeout-ms={timeout_ms}: expected an integer of at least 1 (milliseconds)")
+    if not 0 < timeout_ms <= DAY_MS:
+        raise ConfigError(f"--timeout-ms={str(timeout_ms)[:40]}: expected an integer from 1 to {DAY_MS} (milliseconds)")
     asyncio.run(through_connector())

@@ -120,6 +120,15 @@ def test_the_expected_version_is_a_setting(url: str, server: ValkeyServer, monke
     assert main(["ping", "--url", url]) == 0
 
 
+def test_a_version_that_is_no_text_is_another_one(
+    url: str, server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte of the environment that is not UTF-8."""
+    server.admin.set("{emq}:version", "echomq:3.0.0")
+    monkeypatch.setenv("ECHOMQ_WIRE_VERSION", "\udcff")
+    assert main(["ping", "--url", url]) == 4
+
+
 def test_options_of_the_url_go_through_the_connector(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What the cheap way cannot read is asked the other way, with the same answer."""
     assert main(["ping", "--url", f"{url}?db=0", "--timeout-ms", "1500"]) == 0
@@ -158,6 +167,9 @@ def test_a_server_that_says_nothing_is_3_in_time(capsys: pytest.CaptureFixture[s
         (["--url", "redis://h:99999"], 2),
         (["--url", "redis://127.0.0.1:1", "--timeout-ms", "0"], 2),
         (["--url", "redis://127.0.0.1:1", "--timeout-ms", "x"], 2),
+        (["--url", "redis://127.0.0.1:1", "--timeout-ms", "9" * 30], 2),
+        (["--url", "redis://a..b:1"], 3),
+        (["--url", f"redis://{'a' * 300}:1"], 3),
         (["--url"], 2),
         (["--help"], 0),
     ],
