@@ -62,12 +62,17 @@ class DeadJobs:
 
     _wire: Wire
 
-    async def count_dead(self, queue: str, chosen: DeadFilter | None = None) -> int:
+    async def count_dead(
+        self, queue: str, chosen: DeadFilter | None = None, *, progress: Progress | None = None
+    ) -> int:
         """How many dead jobs a filter chooses; all of them without one."""
-        keys, total = Keys(queue), 0
+        keys, count = Keys(queue), 0
+        total = int(await self._wire.call("ZCARD", keys.dead))
         async for page in _chosen(self._wire, keys, chosen or DeadFilter()):
-            total += len(page)
-        return total
+            count += len(page)
+            if progress is not None:
+                progress(count, max(total, count))
+        return count
 
     async def requeue_dead(
         self, queue: str, chosen: DeadFilter | None = None, *, force: bool = False, progress: Progress | None = None

@@ -197,7 +197,8 @@ async def _count(settings: Settings, queue: str, chosen: DeadFilter) -> int:
     from echomq_worker.admin import Admin
 
     async with connected(settings) as connector:
-        return await Admin(connector).count_dead(queue, chosen)
+        with progress_bar(f"look at {queue}") as bar:
+            return await Admin(connector).count_dead(queue, chosen, progress=bar)
 
 
 def _tell(handled: Handled, what: str, ids: list[str] | None, *, as_json: bool) -> None:
