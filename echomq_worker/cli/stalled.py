@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from echomq_worker.cli.common import AsJson, Queue, Url, connected, prepared, print_json, print_table, run_async
+from echomq_worker.cli.common import AsJson, Queue, Url, connected, prepared, print_lines, print_table, run_async
 
 if TYPE_CHECKING:
     from echomq_worker.stalled import Swept
@@ -35,8 +35,8 @@ def stalled(
             return await Stalled(connector).check(queue, max_stalled, limit)
 
     swept = run_async(ask())
+    rows = [(id, "pending") for id in swept.recovered] + [(id, "dead") for id in swept.dead]
     if as_json:
-        print_json({"recovered": swept.recovered, "dead": swept.dead})
-        return
-    rows = [(id, "recovered") for id in swept.recovered] + [(id, "dead") for id in swept.dead]
-    print_table(("id", "became"), rows)
+        print_lines({"id": id, "became": became} for id, became in rows)
+    else:
+        print_table(("id", "became"), rows)
