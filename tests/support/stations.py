@@ -172,6 +172,23 @@ async def nothing(job: Job) -> None:
     """A handler that does nothing."""
 
 
+def pace_of(options: dict[str, Any]) -> Pace:
+    """The numbers of a worker for a test; what `options` has of them is taken out of it."""
+    numbers: dict[str, Any] = {
+        "name": "test",
+        "beat_ms": BEAT_MS,
+        "tick_ms": 50,
+        "promote_batch": 100,
+        "max_crashes": 5,
+        "stalled": None,
+        "pump": False,
+        "events": True,
+        "limits": Limits(lease_ms=LEASE_MS, retry=50),
+        "level": "debug",
+    }
+    return Pace(**{name: options.pop(name, number) for name, number in numbers.items()})
+
+
 @asynccontextmanager
 async def stand(
     url: str,
@@ -180,30 +197,23 @@ async def stand(
     queue: str = QUEUE,
     clock: Clock | None = None,
     settles: bool = True,
-    pump: bool = False,
-    name: str = "test",
-    beat_ms: int = BEAT_MS,
     shared: dict[str, Any] | None = None,
-    limits: Limits | None = None,
-    max_crashes: int = 5,
-    stalled: int | None = None,
-    events: bool = True,
     batch: dict[str, Any] | None = None,
     command_timeout_ms: int = 5_000,
     **options: Any,
 ) -> AsyncIterator[Stand]:
     """A station of `handler` on the server at `url`: its slots run and, with `settles`, its verdicts go out.
 
-    No loop that claims, sweeps or fires runs: call `beat()`, or start them. `options` are the handler's, `batch` those
-    that make it a batch handler, `shared` replaces parts (leases, suspects) so that two stands can be one process.
+    No loop that claims, sweeps or fires runs: call `beat()`, or start them. `options` are those of `pace_of` and the
+    handler's, `batch` those that make it a batch handler, `shared` replaces parts (leases, suspects) so that two stands
+    can be one process.
     """
     clock = clock or SystemClock()
-    lines = Lines()
+    lines, pace = Lines(), pace_of(options)
     handlers = Handlers()
     register: Callable[..., Any] = handlers.register if batch is None else partial(handlers.register_batch, **batch)
     register(queue, **options)(handler)
-    bound = handlers.get(queue)
-    assert bound is not None
+    (bound,) = handlers
     async with (
         connect(url, clock=clock, command_timeout_ms=command_timeout_ms) as connector,
         anyio.create_task_group() as tasks,
@@ -220,18 +230,6 @@ async def stand(
             "state": None,
         }
         made = Shared(**{**parts, **(shared or {})})
-        pace = Pace(
-            name=name,
-            beat_ms=beat_ms,
-            tick_ms=50,
-            promote_batch=100,
-            max_crashes=max_crashes,
-            stalled=stalled,
-            pump=pump,
-            events=events,
-            limits=limits or Limits(lease_ms=LEASE_MS, retry=50),
-            level="debug",
-        )
         station = Station(bound, made, pace)
         if settles:
             tasks.start_soon(station.settle.run, name="settle")
