@@ -127,8 +127,7 @@ async def test_verdicts_whose_reply_was_lost_count_once(server: ValkeyServer, ur
 
     async with connect(url) as connector, _proxied(server, connector, "settle") as (proxy, sha):
         await raw.hset("emq:{a}:glimit", GROUP, "20")
-        kinds = ["done", "fails", "dies", "waits"]
-        jobs = Jobs(connector)
+        kinds, jobs = ["done", "fails", "dies", "waits"], Jobs(connector)
         receipts = await jobs.enqueue_many("a", [New(kind, group=GROUP) for kind in kinds for _ in range(3)])
         ids = {kind: [one.id for one in receipts[3 * at : 3 * at + 3]] for at, kind in enumerate(kinds)}
         for id in ids["dies"]:
