@@ -34,6 +34,7 @@ from tests.support.valkey import ValkeyServer
 WORLD_STEPS = 1_000
 _HALF = 24
 _AUDIT_EVERY = 8
+_SELDOM = 10_000
 # How much the foreign client does in a world, as a multiple of its usual share.
 _FOREIGN = (0.0, 0.5, 1.0, 2.0)
 # Every so many worlds one is crowded, so that a claim has more than it can take.
@@ -132,33 +133,44 @@ class Driver:
 
     def replay(self, steps: Sequence[Step], *, audit_every: int = 1) -> Violation | None:
         """Do these steps in a world of their own, with a look after each, then drain it; what broke, if anything."""
-        turn = live(Everybody(f"d{next(self._queues)}", self._scripts), steps, audit_every=audit_every)
-        try:
-            commands = next(turn)
-            while True:
-                self._pipe.send(commands)
-                commands = turn.send(self._pipe.receive(len(commands)))
-        except StopIteration:
-            return None
-        except Violation as violation:
-            return violation
+        return self._replays([steps], audit_every)[0]
 
-    def shrunk(self, failure: Failure) -> Failure:
-        """The shortest part of a failure's steps that breaks the same promise."""
+    def _replays(self, lists: Sequence[Sequence[Step]], audit_every: int) -> list[Violation | None]:
+        worlds = [Everybody(f"d{next(self._queues)}", self._scripts) for _ in lists]
+        runs = [Run("", live(w, steps, audit_every=audit_every), []) for w, steps in zip(worlds, lists, strict=True)]
+        found: list[Violation | None] = [None] * len(lists)
+        answers: dict[int, list[Any] | None] = dict.fromkeys(range(len(lists)))
+        while answers:
+            sent: dict[int, list[Packed]] = {}
+            for i, replies in answers.items():
+                try:
+                    sent[i] = self._advance(runs[i], replies)
+                except Failure as failure:
+                    found[i] = failure.violation
+            sent = {i: commands for i, commands in sent.items() if commands}
+            self._pipe.send([command for commands in sent.values() for command in commands])
+            answers = {i: self._pipe.receive(len(commands)) for i, commands in sent.items()}
+        return found
+
+    def shrunk(self, failure: Failure, *, budget_s: float = 60.0) -> Failure:
+        """The shortest part of a failure's steps that breaks the same promise, or how far it got in this time."""
+        until = time.monotonic() + budget_s
         # Replies to other worlds may still be on their way.
         self._pipe.close()
         self._pipe = Pipe(self._path)
 
-        def fails(steps: Sequence[Step]) -> bool:
+        def first_failing(lists: Sequence[Sequence[Step]]) -> int | None:
+            if time.monotonic() > until:
+                return None
             self._pipe.call("FLUSHDB")
-            found = self.replay(steps, audit_every=every)
-            return found is not None and found.kind == failure.violation.kind
+            same = [found and found.kind == failure.violation.kind for found in self._replays(lists, every)]
+            return same.index(True) if True in same else None
 
-        # A look may take over what foreign verbs left open, so it may hide what only shows without it.
-        for every in (1, _AUDIT_EVERY):
-            if fails(failure.steps):
-                steps = shrink(failure.steps, fails)
-                return Failure(self.replay(steps, audit_every=every) or failure.violation, failure.seed, steps)
+        # Few looks are fast; and a look takes over what foreign verbs left open, so it may hide what shows without it.
+        for every in (_SELDOM, _AUDIT_EVERY, 1):
+            if first_failing([failure.steps]) is not None:
+                steps = shrink(failure.steps, first_failing)
+                failure = Failure(self.replay(steps, audit_every=every) or failure.violation, failure.seed, steps)
         return failure
 
 
@@ -217,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             made.run(options.steps, options.seed)
         except Failure as failure:
             sys.stdout.write(f"seed {options.seed}: {failure.violation}; shrinking {len(failure.steps)} steps\n")
-            sys.stdout.write(f"{made.shrunk(failure)}\n")
+            sys.stdout.write(f"{made.shrunk(failure, budget_s=600.0)}\n")
             return 1
         rate = options.steps / (time.monotonic() - began)
         sys.stdout.write(f"seed {options.seed}: {options.steps} steps, {rate:.0f} steps/s, every promise was kept\n")

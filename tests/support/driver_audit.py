@@ -128,7 +128,7 @@ def _check_place(job: Job, actual: AbstractSet[str], seen: Seen) -> None:
     if actual != job.places:
         kind = "two-sets" if len(actual) > 1 else "place"
         raise Violation(kind, f"{job.id} is in {sorted(actual)}, expected {sorted(job.places)}")
-    if job.row and not actual:
+    if job.row and not actual and job.state != "awaiting_children":
         raise Violation("lost", f"{job.id} is in no set")
     if "active" in actual and (job.key in seen.past["active"]) != job.overdue:
         raise Violation("score", f"{job.id}: lease over {not job.overdue}, expected {job.overdue}")

@@ -18,7 +18,8 @@ from tests.support.driver_world import LEASE_MS, Turn, World
 FAR_MS = 4_000_000_000_000
 
 
-def _text(reply: Any) -> Any:
+def as_text(reply: Any) -> Any:
+    """A reply as a model has it: a refusal by its first word."""
     if isinstance(reply, ReplyError):
         return str(reply).split(" ", 1)[0]
     return reply.decode() if isinstance(reply, bytes) else reply
@@ -80,7 +81,7 @@ class Everybody(World):
         expected = self.model.admit(
             job, payload.encode(), "scheduled" if later else "pending", None if later else job.lane
         )
-        require(_text(reply) == expected, "enqueue", f"{job.id}: {_text(reply)}, expected {expected}")
+        require(as_text(reply) == expected, "enqueue", f"{job.id}: {as_text(reply)}, expected {expected}")
 
     def admit(self, numbers: Sequence[int], later: int) -> Turn:
         """Many jobs by our own verb, now or scheduled, each to its lane."""
@@ -155,7 +156,7 @@ class Everybody(World):
             call = self.scripts(f + "retry", (keys.active, keys.schedule, keys.dead, row), values)
         (reply,) = yield [call]
         expected = self.ended_own(job, kind, token) if own else self.ended_foreign(job, kind, token)
-        require(_text(reply) == expected, "answer", f"foreign {kind} of {job.id}: {reply!r}, expected {expected}")
+        require(as_text(reply) == expected, "answer", f"foreign {kind} of {job.id}: {reply!r}, expected {expected}")
 
     def ended_own(self, job: Job, kind: str, token: int) -> int | str:
         """What the package's plain scripts do for a holder of this token."""
@@ -218,7 +219,7 @@ class Everybody(World):
         (reply,) = yield [self.scripts("extend_lock", (self.keys.active, self.row(job)), (job.id, token, LEASE_MS))]
         said = self.model.kept(job, str(token))
         expected = {"": 1, "gone": -1, "not_active": 0, "stale": "EMQSTALE"}[said]
-        require(_text(reply) == expected, "answer", f"foreign extension of {job.id}: {reply!r}, expected {expected}")
+        require(as_text(reply) == expected, "answer", f"foreign extension of {job.id}: {reply!r}, expected {expected}")
 
     def foreign_reap(self) -> Turn:
         """Its recovery: every expired lease goes back, whatever its row says."""
@@ -258,7 +259,7 @@ class Everybody(World):
             job.places = (job.places - {"dead"}) | {"pending"}
             job.failures = job.stalled = 0
             job.state, job.error = "pending", None
-        require(_text(reply) == expected, "answer", f"reprocess of {job.id}: {reply!r}, expected {expected}")
+        require(as_text(reply) == expected, "answer", f"reprocess of {job.id}: {reply!r}, expected {expected}")
 
     # -- an operator
 

@@ -16,6 +16,8 @@ SUSPECT = 2
 
 STATE_OF = {"pending": "pending", "lane": "pending", "active": "active", "schedule": "scheduled", "dead": "dead"}
 _CLAIMABLE = {"pending", "lane"}
+# A sweep of ours leaves them where they are.
+_STAYS = {"dead", "awaiting_children"}
 _FINISHED = 6
 
 
@@ -33,7 +35,7 @@ def require(holds: object, kind: str, text: str) -> None:
         raise Violation(kind, text)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Job:
     """One id: its row (when `row`; `bare`: a skeleton that promote made, nobody's claim fits it), where it is, and
     whether its lease has run out (`overdue`) or its time come (`due`).
@@ -190,10 +192,14 @@ class Model:
         found = self.jobs.get(n) or self._finished.pop(n, None)
         if found is None:
             lane = n % 5
-            found = Job(n, f"JOB{n:011d}", GROUPS[lane] if lane < len(GROUPS) else None, n % 23 == 7)
+            found = self.make(n, GROUPS[lane] if lane < len(GROUPS) else None)
             found.key = found.id.encode()
         self.jobs[n] = self.by_id[found.id] = found
         return found
+
+    def make(self, n: int, lane: str | None) -> Job:
+        """A job that nobody has met before."""
+        return Job(n, f"JOB{n:011d}", lane, n % 23 == 7)
 
     def tidy(self) -> None:
         """Set aside what is finished, all but the last few: there is nothing left of it to look at."""
@@ -329,15 +335,16 @@ class Model:
         job.put("active", *(job.places & {"lane"} if not job.group else ()))
         return count
 
-    def bury(self, job: Job) -> None:
+    def bury(self, job: Job, reason: str) -> None:
         """A claim of ours buried this job for its crashes."""
         count = job.crash_count()
         right = job.row and job.held and count >= MAX_CRASHES and job.places & _CLAIMABLE
         require(right, "buried", f"{job.id} was buried after {count} crashes in a row, in {sorted(job.places)}")
         job.error = f"crashed: {count} claims in a row never ended"
+        require(reason == job.error, "buried", f"{job.id}: {reason!r}, expected {job.error!r}")
         job.held = job.crashes = None
         job.state = "dead"
-        job.put("dead")
+        job.put("dead", *self._unknown(job))
         self.failed += 1
 
     def meet(self) -> None:
@@ -360,7 +367,7 @@ class Model:
         """Our recovery takes a job from active. Answers whether it can run again, and so went back."""
         job.places.discard("active")
         job.overdue = False
-        elsewhere = job.state == "dead" or (job.state == "scheduled" and "schedule" in job.places)
+        elsewhere = job.state in _STAYS or (job.state == "scheduled" and "schedule" in job.places)
         if job.row and not elsewhere:
             self._put_back(job)
         return job.row and not elsewhere
@@ -369,7 +376,7 @@ class Model:
         """Our promote takes a job from the schedule; one that somebody holds, or that is dead, goes nowhere else."""
         job.places.discard("schedule")
         job.due = False
-        if ("active" in job.places and not job.overdue) or job.state == "dead":
+        if ("active" in job.places and not job.overdue) or job.state in _STAYS:
             return
         job.places.discard("active")
         job.overdue = False
@@ -377,6 +384,12 @@ class Model:
             job.fresh(None, "pending", bare=True)
             job.group = None
         self._put_back(job)
+
+    def buried_by_sweep(self, job: Job) -> None:
+        """The counting sweep has taken this job from active, and it is dead."""
+        job.state, job.held, job.crashes, job.error = "dead", None, None, "stalled"
+        job.places = {"dead", *self._unknown(job)}
+        self.failed += 1
 
     @staticmethod
     def _put_back(job: Job) -> None:

@@ -49,13 +49,15 @@ _FOREIGN = (
 
 class Dice:
     """Draws steps. `foreign` is how often the foreign client acts, as a multiple of its usual share; 0: never.
-    `population` is about how many jobs there are at a time.
+    `population` is about how many jobs there are at a time; their numbers are those behind `first`.
     """
 
-    def __init__(self, seed: str, model: Model, foreign: float, population: int = POPULATION) -> None:
+    def __init__(
+        self, seed: str, model: Model, foreign: float, population: int = POPULATION, *, first: int = 0
+    ) -> None:
         self._random = random.Random(seed)
         self._model = model
-        self._next = 0
+        self._first = self._next = first
         self._foreign = foreign
         self._population = population
         self._planned: list[Step] = []
@@ -143,18 +145,23 @@ class Dice:
 
     # -- steps
 
-    def _number(self) -> int:
-        if self._next > 4 and self._random.random() < 0.1:
+    def number(self) -> int:
+        """A new job's number, now and then one that was there before."""
+        if self._next > self._first + 4 and self._random.random() < 0.1:
             return self._random.choice([*self._model.jobs] or [self._next])
+        return self.fresh()
+
+    def fresh(self) -> int:
+        """A number that nobody has had."""
         self._next += 1
         return self._next
 
     def _enqueue(self) -> Step:
         roll = self._random.random()
         if roll < 0.35:
-            return ("admit", tuple(self._number() for _ in range(self._chance(1, 2, 4))), int(roll < 0.1))
+            return ("admit", tuple(self.number() for _ in range(self._chance(1, 2, 4))), int(roll < 0.1))
         how = "later" if roll < 0.45 else "foreign" if roll < 0.65 and self._foreign else "plain"
-        return ("enqueue", how, self._number())
+        return ("enqueue", how, self.number())
 
     def _settle(self) -> Step:
         index = self._of(self._busy())

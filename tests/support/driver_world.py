@@ -133,7 +133,7 @@ class World:
         moved = {job.group for job in model.jobs.values() if job.misplaced and job.group}
         busy = sum("active" in job.places for job in model.jobs.values())
         for at in range(0, len(buried), 2):
-            model.bury(model.by_id[buried[at].decode()])
+            model.bury(model.by_id[buried[at].decode()], buried[at + 1].decode())
         allowed = 0 if worker.suspects else 1
         holds = [self._taken(row, random, why) for row in rows]
         suspects = sum(hold.crashes >= SUSPECT for hold in holds)
@@ -184,14 +184,14 @@ class World:
     def send(self, call: Sent) -> Packed:
         """A worker's call, packed."""
         keys = self.keys
-        words: list[str | int] = []
+        words: list[str | int | bytes] = []
         for job, held, group, kind, most in call.items:
             if call.verb != "settle":
                 words += [job.id, held]
             elif kind == "r":
                 words += ["r", job.id, held, group, LEASE_MS, most, "boom"]
             else:
-                words += [kind, job.id, held, group, *(("in", LEASE_MS) if kind == "d" else ())]
+                words += [kind, job.id, held, group, *self.rest_of(kind, job)]
         if call.verb == "settle":
             return self.scripts("settle", (keys.active, keys.pending, keys.schedule, keys.dead), [keys.base, *words])
         if call.verb == "release":
@@ -199,6 +199,10 @@ class World:
         if call.verb == "keep":
             return self.scripts("keep", (keys.active,), [keys.base, LEASE_MS, *words])
         return self.scripts("disown", (keys.active,), [keys.base, *words])
+
+    def rest_of(self, kind: str, job: Job) -> tuple[str | int | bytes, ...]:
+        """What a verdict that is no retry carries behind id, held and group."""
+        return ("in", LEASE_MS) if kind == "d" else ()
 
     def answer(self, call: Sent, reply: Any) -> list[str]:
         """Hold the answers of a worker's call against the model, in the order of its jobs."""
@@ -264,7 +268,7 @@ class World:
         answers = self.answer(call, reply)
         if fate == READ:
             for (job, *_), answer in zip(call.items, answers, strict=True):
-                if answer:
+                if answer and not answer.startswith("cancel:"):
                     worker.hand.pop(job.n)
 
     def release(self, w: int, numbers: Sequence[int], fate: int) -> Turn:
@@ -365,12 +369,11 @@ class World:
         (reply,) = yield [self.scripts("stalled_check", (keys.active, keys.pending, keys.dead), (keys.base, most, 100))]
         self.sound(reply)
         told = [sorted(id.decode() for id in ids) for ids in reply]
-        back = [job for job in model.overdue() if model.reaped(job)]
+        # In the order of the server, which is that in which parents hear of it.
+        back = [job for job in sorted(model.overdue(), key=lambda job: job.id) if model.reaped(job)]
         for job in back:
             job.stalled += 1
             if job.stalled >= most:
-                job.state, job.held, job.crashes, job.error = "dead", None, None, "stalled"
-                job.places = {"dead"}
-                model.failed += 1
+                model.buried_by_sweep(job)
         expected = [sorted(job.id for job in back if (job.state == "dead") == dead) for dead in (False, True)]
         require(told == expected, "stalled", f"recovered and dead: {told}, expected {expected}")
