@@ -93,6 +93,7 @@ class Run:
         self._clock = clock
         self._log: Logger = get_logger("echomq_worker")
         self._stopped = anyio.Event()
+        self._starting: anyio.CancelScope | None = None
         self._hand_over: HandOver | None = None
         self._pace = Pace(
             name=secrets.token_hex(6),
@@ -119,6 +120,14 @@ class Run:
         if self._stopped.is_set() and self._hand_over is not None:
             self._hand_over.hurry()
         self._stopped.set()
+        if self._starting is not None:
+            self._starting.cancel()
+
+    def starting(self, scope: anyio.CancelScope | None) -> None:
+        """What a stop has to cancel as long as nothing is claimed; None from then on."""
+        self._starting = scope
+        if scope is not None and self._stopped.is_set():
+            scope.cancel()
 
     async def run(self, state: object, *, burst: bool, signals: bool) -> Report:
         """Serve until stopped, with `burst` until nothing is left; `state` is what the lifespan yielded."""

@@ -71,6 +71,7 @@ class Slots(Generic[T, R]):
     """
 
     __slots__ = (
+        "_at_fault",
         "_called",
         "_clock",
         "_closing",
@@ -115,6 +116,7 @@ class Slots(Generic[T, R]):
         self._runners: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[Never] = asyncio.get_running_loop().create_future()
         self._closing = False
+        self._at_fault: object = None
         # That of the making, not of the job whose runner calls the next one.
         self._context = copy_context()
         tasks.start_soon(self._own, name=name)
@@ -173,7 +175,8 @@ class Slots(Generic[T, R]):
         if self._closing or self._failed.done():
             return
         # A handler that cancelled its own task would leave a slot, and a lease, behind for ever.
-        lost = SlotLost(f"{runner.get_name()}: its handler cancelled the task that it runs in")
+        fault = "" if self._at_fault is None else f" at {self._at_fault!r}"
+        lost = SlotLost(f"{runner.get_name()}: its handler cancelled the task that it runs in{fault}")
         self._failed.set_exception(lost if runner.cancelled() else runner.exception() or lost)
 
     async def _own(self) -> None:
@@ -212,6 +215,7 @@ class Slots(Generic[T, R]):
                         # It ends the worker, so it is not given back with the others: it waits for its lease, and that
                         # counts a crash.
                         running.discard(job)
+                        self._at_fault = job
                     raise
                 running.discard(job)
                 self._on_end(job, outcome)

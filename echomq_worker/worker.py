@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
+import anyio
+
 from echomq_worker.backoff import Policy
 from echomq_worker.clock import Clock, SystemClock
 from echomq_worker.errors import ConfigError
@@ -154,8 +156,18 @@ class Worker:
         pumps = settings.pump if pump is None else pump
         self._running = Run(settings, bounds, clock=self._clock, pump=pumps, name=self._name, observe=self._observers)
         try:
-            async with self._running.connector, self._entered() as state:
-                return await self._running.run(state, burst=burst, signals=signals)
+            # A stop while it still connects, or enters the lifespan, ends it there: nothing is claimed by then.
+            with anyio.CancelScope() as starting:
+                self._running.starting(starting)
+                try:
+                    await self._running.connector.open()
+                    async with self._entered() as state:
+                        self._running.starting(None)
+                        return await self._running.run(state, burst=burst, signals=signals)
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await self._running.connector.aclose()
+            return Report()
         finally:
             self._running = None
 

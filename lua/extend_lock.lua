@@ -14,6 +14,8 @@ if not row[1] then return -1 end
 if is_stale(row[1], row[2], ARGV[2]) then return redis.error_reply('EMQSTALE extend token mismatch') end
 if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 0 end
 redis.call('EXISTS', KEYS[2] .. ':lock')
+-- Removes nothing: see keep, leases are kept on a server at its maxmemory too.
+redis.call('ZREM', KEYS[1], '')
 redis.call('ZADD', KEYS[1], 'XX', 'GT', now_ms() + lease, ARGV[1])
 redis.call('SET', KEYS[2] .. ':lock', token_of(ARGV[2]), 'PX', 2 * lease)
 return 1

@@ -22,6 +22,8 @@ for i = 3, #ARGV, 2 do
     marks[#marks + 1] = {p .. 'job:' .. id .. ':lock', token_of(token)}
   end
 end
+-- Removes nothing: see keep, leases are kept on a server at its maxmemory too.
+redis.call('ZREM', KEYS[1], '')
 in_chunks(leases, function(...) redis.call('ZADD', KEYS[1], 'XX', 'GT', ...) end)
 for _, mark in ipairs(marks) do redis.call('SET', mark[1], mark[2], 'PX', 2 * lease) end
 return lost

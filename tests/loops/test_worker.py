@@ -19,6 +19,7 @@ from echomq_worker.verdict import Delay, Reject, Retry
 from echomq_worker.worker import Worker
 from tests.support.keyspace import keyspace_of
 from tests.support.running import quick, running
+from tests.support.valkey import OwnServer
 from tests.support.waiting import wait_until
 
 
@@ -350,3 +351,31 @@ async def test_a_rate_limit_is_used_to_the_full_whatever_the_beat(url: str, raw:
 
     assert starts[-1] - starts[0] > 0.25
     assert all(later - sooner > 0.05 for sooner, later in zip(starts, starts[5:], strict=False))
+
+
+async def test_a_stop_while_it_starts_ends_it_there(url: str, own_server: OwnServer) -> None:
+    """A server that does not answer, a lifespan that takes its time: a stop waits for neither; nothing is claimed."""
+    frozen = own_server()
+    frozen.pause()
+    entered = asyncio.Event()
+
+    async def slow() -> AsyncIterator[None]:
+        entered.set()
+        await asyncio.sleep(60)
+        yield
+
+    for address, lifespan in ((frozen.url, None), (url, slow)):
+        worker = Worker()
+        if lifespan is not None:
+            worker.lifespan(lifespan)
+
+        @worker.handler("a")
+        async def nothing() -> None: ...
+
+        task = asyncio.create_task(worker.run(quick(address, connect_timeout_ms=60_000), signals=False))
+        await asyncio.sleep(0)
+        if lifespan is not None:
+            await asyncio.wait_for(entered.wait(), 5)
+        worker.stop()
+        assert (await asyncio.wait_for(task, 3)).exit_code == 0
+    frozen.resume()

@@ -88,6 +88,9 @@ async def test_a_full_server_takes_it(own_server: OwnServer) -> None:
         server.admin.config_set("maxmemory", 1)
 
         assert await Own(wire).keep(job(1), HELD) == []
+        token = HELD.partition(":")[0]
+        assert await Own(wire).extend_lock(job(1), token) == 1
+        assert await Own(wire).extend_locks(job(1), token) == []
 
         assert await raw.zscore(queue.keys.active, job(1)) == Within(LEASE_MS, FAR_MS)
 
