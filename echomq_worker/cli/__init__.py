@@ -6,6 +6,7 @@ when it runs; `ping` needs next to nothing, for it is run every few seconds in e
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -106,6 +107,13 @@ def _run(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         # The reader of our output has gone; without this the interpreter's last flush would complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.FAILED
+    except OSError as error:
+        # A full disk behind our output is no bug of ours; any other one keeps its trace.
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EIO}:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        say_error(f"standard output: {error.strerror}")
         return Exit.FAILED
     except KeyboardInterrupt:
         return Exit.INTERRUPTED

@@ -7,7 +7,6 @@ Source: issue "Every control" (flows), protocol section 6. A flow is JSON: an ob
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +25,7 @@ from echomq_worker.cli.common import (
     prepared,
     print_json,
     print_table,
+    read_payload,
     run_async,
     say,
     settings_for,
@@ -141,9 +141,7 @@ def _roots(file: str) -> list[Node]:
 
 def _text(file: str) -> bytes:
     if file == "-":
-        if sys.stdin.isatty():
-            note("reading the flow from the terminal; end with Ctrl-D")
-        return sys.stdin.buffer.read()
+        return read_payload("-")
     try:
         return Path(file).read_bytes()
     except (OSError, ValueError) as error:

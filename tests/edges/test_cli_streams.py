@@ -20,6 +20,8 @@ from tests.support.valkey import ValkeyServer
         ("queue stats emails >&-", 0),
         ("ping >&-", 0),
         ("queue stats emails <&- >&- 2>&-", 0),
+        ("flow add - <&-", 2),
+        ("queue stats emails > /dev/full", 1),
     ],
 )
 def test_standard_streams_may_be_closed(url: str, server: ValkeyServer, command: str, code: int) -> None:
