@@ -6,7 +6,6 @@ Source: protocol section 4; style anchor 15. A longer run: `python -m tests.supp
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.driver import Failure, driver, load, main
+from tests.support.driver import Failure, driver, main, read_steps
 from tests.support.driver_shrink import shrink
 from tests.support.driver_wire import LUA, Mutation
 
@@ -60,6 +59,46 @@ FAULTS = {
 }
 
 
+# What the driver has found in a script, shrunk, and the fault that it found.
+FOUND = {
+    "a suspect in flat pending and in its lane was dropped from both": (
+        Mutation("include/candidates", "if not stays then", "if true then"),
+        """
+        ["admit", [5, 6, 7, 8], 0]
+        ["admit", [11], 0]
+        ["admit", [13, 14], 1]
+        ["fclaim", 1]
+        ["enqueue", "plain", 26]
+        ["fgclaim", 1]
+        ["claim", 2, 50, 0]
+        ["admit", [59, 61], 0]
+        ["fgclaim", 0]
+        ["expire", [5, 7, 61]]
+        ["limit", "GRP00000000002", 2]
+        ["reap"]
+        ["fend", "d", 61, 0, 0]
+        ["fgclaim", 0]
+        ["due", [61]]
+        ["fend", "c", 61, 0, 0]
+        ["fclaim", 0]
+        ["fpromote"]
+        """,
+    ),
+    "complete of a job that was gone left the skeleton that promote had made": (
+        Mutation("complete", "redis.call('UNLINK', unpack(erased))", "if attempts then redis.call('DEL', KEYS[2]) end"),
+        """
+        ["enqueue", "foreign", 17]
+        ["fgclaim", 1]
+        ["fend", "r", 17, 0, 1]
+        ["due", [17]]
+        ["fend", "c", 17, 0, 0]
+        ["promote"]
+        ["fend", "c", 17, 0, 1]
+        """,
+    ),
+}
+
+
 def first_failure(mutation: Mutation, steps: int = 30_000) -> Failure | None:
     """What the driver finds with a fault in the scripts."""
     with driver([mutation]) as driven:
@@ -85,6 +124,17 @@ def test_a_fault_in_a_script_is_found(fault: str) -> None:
     """A run is red with each of these faults in a script."""
     failure = first_failure(FAULTS[fault])
     assert failure is not None, f"{fault}: nothing was found"
+
+
+@pytest.mark.parametrize("found", FOUND)
+def test_what_was_found_stays_repaired(found: str) -> None:
+    """Each sequence that the driver has found keeps every promise now, and breaks one with the fault put back."""
+    fault, lines = FOUND[found]
+    steps = read_steps(lines)
+    with driver() as repaired:
+        assert repaired.replay(steps) is None
+    with driver([fault]) as broken:
+        assert broken.replay(steps) is not None
 
 
 def test_a_failure_is_shrunk_to_what_it_takes() -> None:
@@ -120,14 +170,10 @@ def test_the_command_runs_and_replays(capsys: pytest.CaptureFixture[str], tmp_pa
     assert main(["--steps", "500", "--seed", "3"]) == 0
     assert "every promise was kept" in capsys.readouterr().out
     assert main(["--steps", "30000", "--seed", str(SEED), "--scripts", str(broken)]) == 1
-    steps.write_text(capsys.readouterr().out)
+    steps.write_text(printed := capsys.readouterr().out)
     assert main(["--replay", str(steps), "--scripts", str(broken)]) == 1
     assert main(["--replay", str(steps)]) == 0
-    assert all(json.loads(json.dumps(step)) == _lists(step) for step in load(steps))
-
-
-def _lists(value: Any) -> Any:
-    return [_lists(item) for item in value] if isinstance(value, tuple) else value
+    assert 0 < len(read_steps(printed)) < 15
 
 
 @given(st.lists(st.integers(0, 30), max_size=60, unique=True), st.data())
