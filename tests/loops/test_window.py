@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from echomq_worker.consumer import Consumer
 from echomq_worker.job import Job
 from echomq_worker.options import Limits
 from echomq_worker.recovery import Swept
@@ -17,7 +18,9 @@ from echomq_worker.verdict import Reject
 from echomq_worker.window import BatchConsumer, Window
 from tests.support.clock import ManualClock
 from tests.support.plain import GROUP, Queue, job, row
+from tests.support.proxy import Proxy
 from tests.support.stations import BEAT_MS, Stand, expired, parked, pending, stand
+from tests.support.valkey import ValkeyServer
 from tests.support.waiting import wait_until
 
 WINDOW_MS = 1_000
@@ -47,11 +50,15 @@ async def window(url: str, calls: Calls, *, min_size: int = 3, **options: Any) -
         yield made
 
 
-def is_open(made: Stand) -> bool:
-    """Whether the first consumer has seen something and waits for more."""
-    consumer = made.consumer
+def is_open_of(consumer: Consumer) -> bool:
+    """Whether a consumer has seen something and waits for more."""
     assert isinstance(consumer, BatchConsumer)
     return consumer._window.left_ms(0) is not None
+
+
+def is_open(made: Stand) -> bool:
+    """Whether the first consumer has."""
+    return is_open_of(made.consumer)
 
 
 def test_when_a_window_is_over() -> None:
@@ -235,3 +242,28 @@ async def test_a_stream_of_jobs_is_served_in_batches(url: str, raw: Redis, consu
         made.station.stop()
         await asyncio.gather(*runs)
     assert sorted(id for ids in calls.ids for id in ids) == [job(n) for n in range(60)]
+
+
+@pytest.mark.parametrize("consumers", [1, 2])
+async def test_an_outage_is_survived(url: str, raw: Redis, server: ValkeyServer, consumers: int) -> None:
+    """A look that fails is a degraded beat like any other; when the server is back the jobs are served."""
+    calls = Calls()
+    async with (
+        Proxy(server.port) as proxy,
+        window(proxy.url, calls, consumers=consumers, concurrency=20, beat_ms=20) as made,
+    ):
+        runs = [asyncio.create_task(one.run()) for one in made.station.consumers]
+        if made.station.metronome is not None:
+            runs.append(asyncio.create_task(made.station.metronome.run()))
+        await pending(raw, range(1))
+        await wait_until(lambda: any(map(is_open_of, made.station.consumers)), "one has seen the first")
+        await proxy.refuse()
+        proxy.reset()
+        await wait_until(lambda: made.shared.outage.degraded, "it is degraded")
+        await proxy.accept()
+        await pending(raw, range(1, 3))
+        await wait_until(lambda: made.counts.get("done") == 3, "they are done")
+        await wait_until(lambda: not made.shared.outage.degraded, "it has recovered")
+        made.station.stop()
+        await asyncio.gather(*runs)
+    assert made.lines.events.count("degraded") == made.lines.events.count("recovered") == 1
