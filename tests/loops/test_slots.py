@@ -232,7 +232,8 @@ async def test_the_job_that_ends_the_task_group_is_not_given_back_with_the_other
             await both.wait()
             raise raised
         both.set()
-        return await asyncio.get_running_loop().create_future()
+        waits: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        return await waits
 
     async def run() -> None:
         async with anyio.create_task_group() as tasks:
