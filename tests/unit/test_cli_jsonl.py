@@ -183,11 +183,12 @@ def test_a_terminal_sees_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     screen = Terminal()
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "300")
     path = tmp_path / "jobs.jsonl"
     path.write_text("1\n" * 2_500)
 
     assert len(jobs_of(path)) == 2_500
-    assert "jobs.jsonl" in screen.getvalue()
+    assert "jobs.json" in screen.getvalue()
 
 
 def test_a_lane_is_named_by_its_id_or_by_any_text() -> None:
