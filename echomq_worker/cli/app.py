@@ -31,15 +31,16 @@ def make_app() -> typer.Typer:
     app = typer.Typer(
         name="echomq-worker",
         help="A worker for EchoMQ job queues on Valkey.",
+        epilog="ECHOMQ_URL, such as redis://localhost:6379/0, is the server.",
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
     app.callback(invoke_without_command=True)(_root)
-    app.command("run")(run)
+    app.command("run", epilog="Example: echomq-worker run app:worker --processes 2")(run)
     app.command("demo")(demo)
-    app.command("enqueue")(enqueue)
+    app.command("enqueue", epilog="""Example: echomq-worker enqueue emails '{"to": "ada@example.com"}'""")(enqueue)
     app.add_typer(repeat_app(), name="repeat")
     app.add_typer(queue_app(), name="queue")
     app.add_typer(job_app(), name="job")
@@ -47,7 +48,7 @@ def make_app() -> typer.Typer:
     app.add_typer(lane_app(), name="lane")
     app.add_typer(flow_app(), name="flow")
     app.command("events")(events)
-    app.command("check")(check)
+    app.command("check", epilog="Example: echomq-worker check app:worker")(check)
     app.command("conformance")(conformance)
     app.command("ping")(ping)
     return app

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from echomq_worker.rows import JobView
     from echomq_worker.settings import Settings
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="Only these.", show_default=False)]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Only these.", show_default=False)]
 OlderThan = Annotated[
     int | None,
     typer.Option("--older-than-ms", metavar="MS", min=0, help="Minted so long ago or longer.", show_default=False),
@@ -57,7 +57,7 @@ def dead_app() -> typer.Typer:
     app.callback()(lambda: None)
     app.command("list")(list_dead)
     app.command("show")(show)
-    app.command("requeue")(requeue)
+    app.command("requeue", epilog="Example: echomq-worker dead requeue emails --error Timeout --limit 100")(requeue)
     app.command("delete")(delete)
     app.command("trim")(trim)
     return app

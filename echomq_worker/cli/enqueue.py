@@ -38,9 +38,7 @@ _BATCH = 1_600
 
 Payload = Annotated[
     str | None,
-    typer.Argument(
-        metavar="[PAYLOAD|-]", help="The payload, sent as it is; - reads standard input.", show_default=False
-    ),
+    typer.Argument(metavar="PAYLOAD|-", help="The payload, sent as it is; - reads standard input.", show_default=False),
 ]
 InMs = Annotated[int | None, typer.Option("--in-ms", metavar="MS", help="Due so long from now.", show_default=False)]
 At = Annotated[

@@ -17,7 +17,7 @@ _NAME_WIDTH = 10
 
 
 def events(
-    queues: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="The queues' names.")],
+    queues: Annotated[list[str], typer.Argument(metavar="QUEUE", help="The queues' names.")],
     *,
     limit: Annotated[
         int | None,

@@ -47,7 +47,7 @@ def job_app() -> typer.Typer:
     app.callback()(lambda: None)
     app.command("show")(show)
     app.command("list")(list_jobs)
-    app.command("cancel")(cancel)
+    app.command("cancel", epilog="Example: echomq-worker job cancel exports ID --reason 'no longer wanted'")(cancel)
     app.command("remove")(remove)
     app.command("reprocess")(reprocess)
     app.command("update")(update)

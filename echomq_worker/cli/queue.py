@@ -54,14 +54,14 @@ def queue_app() -> typer.Typer:
     app.command("drain")(drain)
     app.command("obliterate")(obliterate)
     app.command("limit")(limit)
-    app.command("rate")(rate)
+    app.command("rate", epilog="Example: echomq-worker queue rate emails 100 1000")(rate)
     app.command("audit")(audit)
     app.command("stalled")(stalled)
     return app
 
 
 def stats(
-    queues: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="The queues' names.")],
+    queues: Annotated[list[str], typer.Argument(metavar="QUEUE", help="The queues' names.")],
     *,
     url: Url = None,
     as_json: AsJson = False,
@@ -192,7 +192,8 @@ def rate(
     if count is None and window_ms is not None:
         raise ConfigError(f"WINDOW_MS={window_ms}: expected none with MAX=none")
     if count is not None and (window_ms is None or window_ms < 1):
-        raise ConfigError(f"WINDOW_MS={window_ms}: expected an integer of at least 1 (milliseconds)")
+        given = "WINDOW_MS" if window_ms is None else f"WINDOW_MS={window_ms}"
+        raise ConfigError(f"{given}: expected an integer of at least 1 (milliseconds)")
     _change(url, queue, lambda admin: admin.set_rate(queue, count, window_ms))
     say("no limit" if count is None else f"at most {count} per {window_ms} ms")
 

@@ -34,7 +34,7 @@ def repeat_app() -> typer.Typer:
     """The commands of `repeat`."""
     app = typer.Typer(help="Jobs that recur.", no_args_is_help=False)
     app.callback()(lambda: None)
-    app.command("add")(add)
+    app.command("add", epilog="Example: echomq-worker repeat add reports daily 86400000 '{}'")(add)
     app.command("list")(list_repeats)
     app.command("cancel")(cancel)
     return app

@@ -16,13 +16,13 @@ def stalled(
     queue: Queue,
     *,
     max_stalled: Annotated[
-        int, typer.Option("--max-stalled", metavar="N", min=1, help="Bury a job that lost so many leases.")
+        int, typer.Option("--max-stalled", metavar="N", min=1, help="Bury a job that lost so many leases; 1: at once.")
     ] = 1,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Look at so many leases at most.")] = 100,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count the jobs whose lease ran out: each goes back to be claimed, or is dead at its Nth time.
+    """Count a lost lease for each job whose lease ran out: it is dead at its Nth, and goes back to be claimed before.
 
     A running worker recovers by itself, and mostly sooner; see ECHOMQ_STALLED to have it count.
     """
