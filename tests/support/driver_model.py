@@ -7,163 +7,28 @@ ours has met it, and the next look at the server says where it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from tests.support.driver_job import CLAIMABLE, GROUPS, MAX_CRASHES, STATE_OF, SUSPECT, WORKERS, Job, Violation, require
+from tests.support.driver_worker import Hold, Receipt, Sent, Worker
 
-GROUPS = ("GRP00000000001", "GRP00000000002", "GRP00000000003")
-WORKERS = 3
-MAX_CRASHES = 5
-SUSPECT = 2
+__all__ = [
+    "GROUPS",
+    "MAX_CRASHES",
+    "STATE_OF",
+    "SUSPECT",
+    "WORKERS",
+    "Hold",
+    "Job",
+    "Model",
+    "Receipt",
+    "Sent",
+    "Violation",
+    "Worker",
+    "require",
+]
 
-STATE_OF = {"pending": "pending", "lane": "pending", "active": "active", "schedule": "scheduled", "dead": "dead"}
-_CLAIMABLE = {"pending", "lane"}
 # A sweep of ours leaves them where they are.
 _STAYS = {"dead", "awaiting_children"}
 _FINISHED = 6
-
-
-class Violation(AssertionError):
-    """A promise that was broken: `kind` is one word for it, the text says what happened."""
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(f"{kind}: {text}")
-        self.kind = kind
-
-
-def require(holds: object, kind: str, text: str) -> None:
-    """Raise Violation unless it holds."""
-    if not holds:
-        raise Violation(kind, text)
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """One id: its row (when `row`; `bare`: a skeleton that promote made, nobody's claim fits it), where it is, and
-    whether its lease has run out (`overdue`) or its time come (`due`).
-    """
-
-    n: int
-    id: str
-    lane: str | None
-    poison: bool
-    row: bool = False
-    bare: bool = False
-    group: str | None = None
-    payload: bytes | None = None
-    state: str = ""
-    token: int = 0
-    failures: int = 0
-    stalled: int = 0
-    held: str | None = None
-    crashes: tuple[int, int] | None = None
-    settled: tuple[int, str] | None = None
-    error: str | None = None
-    places: set[str] = field(default_factory=set)
-    overdue: bool = False
-    due: bool = False
-    loose: bool = False
-    tokens: list[int] = field(default_factory=list)
-    key: bytes = b""
-
-    @property
-    def home(self) -> str:
-        """Where a row like this one waits."""
-        return "lane" if self.group else "pending"
-
-    @property
-    def single(self) -> bool:
-        """Whether it is in one place, as a job should be."""
-        return len(self.places) == 1 and not self.loose
-
-    @property
-    def misplaced(self) -> bool:
-        """Whether a claim of ours that meets it has something to repair."""
-        waiting = self.places & _CLAIMABLE
-        return bool(waiting) and (
-            len(self.places) > 1 or self.state == "dead" or ("pending" in waiting) == bool(self.group)
-        )
-
-    def crash_count(self) -> int:
-        """Claims of ours in a row that never ended, a claim made now included."""
-        before = self.crashes[0] if self.crashes and self.crashes[1] == self.token else 0
-        return before + (1 if self.held else 0)
-
-    def fresh(self, payload: bytes | None, state: str, *, bare: bool = False) -> None:
-        """A new row under this id."""
-        self.row, self.bare, self.payload, self.state = True, bare, payload, state
-        self.token = self.failures = self.stalled = 0
-        self.held = self.crashes = self.settled = self.error = None
-
-    def put(self, *places: str) -> None:
-        """It is here now, and nowhere else."""
-        self.places = set(places)
-        self.overdue = self.due = False
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """A job in a worker's hand, as its claim's reply told."""
-
-    job: Job
-    held: str
-    group: str
-    crashes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """One call that a worker sent, so that it can be sent again word for word."""
-
-    verb: str
-    items: tuple[tuple[Job, str, str, str, int], ...]
-    """Per job: job, held, group, kind of verdict (or empty), max_attempts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """The last claim that brought something, as the server noted it."""
-
-    number: int
-    random: str
-    jobs: tuple[tuple[Job, int], ...]
-
-
-@dataclass(slots=True)
-class Worker:
-    """One of our processes: what it believes, and (`receipt`) what the server has noted for it."""
-
-    index: int
-    starts: int = 0
-    number: int = 0
-    sent: int = 0
-    unread: bool = False
-    hand: dict[int, Hold] = field(default_factory=dict)
-    open: list[Sent] = field(default_factory=list)
-    past: list[Sent] = field(default_factory=list)
-    receipt: Receipt | None = None
-
-    @property
-    def name(self) -> str:
-        """Unique per process start."""
-        return f"w{self.index}-{self.starts}"
-
-    @property
-    def suspects(self) -> int:
-        """How many jobs in hand are suspects."""
-        return sum(hold.crashes >= SUSPECT for hold in self.hand.values())
-
-    def restart(self) -> None:
-        """A new process: it knows nothing."""
-        self.starts += 1
-        self.number = self.sent = 0
-        self.unread = False
-        self.receipt = None
-        self.hand.clear()
-        self.open.clear()
-        self.past.clear()
-
-    def remember(self, call: Sent) -> None:
-        """Keep the last calls, for one that is sent again much later."""
-        self.past = [*self.past[-5:], call]
 
 
 class Model:
@@ -314,7 +179,7 @@ class Model:
         """A claim of ours brought this job. Answers the crashes that it must have counted."""
         who = f"{job.id} ({job.held or 'nobody'})"
         require("active" not in job.places or job.overdue, "two-holders", f"{who} was claimed under a live lease")
-        require(job.places & _CLAIMABLE, "from-nowhere", f"{who} was claimed, it was in {sorted(job.places)}")
+        require(job.places & CLAIMABLE, "from-nowhere", f"{who} was claimed, it was in {sorted(job.places)}")
         require(job.state != "dead" or not job.row, "dead-claimed", f"{who} was claimed, it is dead")
         require(
             token == job.token + 1 or (token == 1 and not job.row), "token", f"{who}: token {token} after {job.token}"
@@ -338,7 +203,7 @@ class Model:
     def bury(self, job: Job, reason: str) -> None:
         """A claim of ours buried this job for its crashes."""
         count = job.crash_count()
-        right = job.row and job.held and count >= MAX_CRASHES and job.places & _CLAIMABLE
+        right = job.row and job.held and count >= MAX_CRASHES and job.places & CLAIMABLE
         require(right, "buried", f"{job.id} was buried after {count} crashes in a row, in {sorted(job.places)}")
         job.error = f"crashed: {count} claims in a row never ended"
         require(reason == job.error, "buried", f"{job.id}: {reason!r}, expected {job.error!r}")
