@@ -72,7 +72,9 @@ class Added:
 
 @dataclass(slots=True)
 class _Placed:
-    """A node on its way. `kin`: its children as its row names them; `stands`, `reported`: what was found of it."""
+    """A node on its way. `kin`: its children as its row names them; `stands` (alive), `reported`: what was found of
+    it.
+    """
 
     node: Node
     id: str
@@ -121,7 +123,9 @@ class Flows:
         trees, everything = _placed(roots, self._mint)
         await self._look(everything)
         for level in range(LEVELS):
-            new = [one for one in everything if one.level == level and not (one.stands or one.reported)]
+            these = [one for one in everything if one.level == level]
+            await self._follow(these)
+            new = [one for one in these if not (one.stands or one.reported)]
             for start in range(0, len(new), _CALLS_A_TRIP):
                 some = new[start : start + _CALLS_A_TRIP]
                 replies = checked(await evaluate_many(self._wire, [_call(placed) for placed in some]))
@@ -155,13 +159,23 @@ class Flows:
         for start in range(0, len(look.commands), _COMMANDS_A_TRIP):
             replies += checked(await self._wire.pipeline(look.commands[start : start + _COMMANDS_A_TRIP]))
         look.read(replies)
-        # Parents come before their children.
-        for placed in everything:
+
+    async def _follow(self, level: Sequence[_Placed]) -> None:
+        """What was found of these counts as far as their parents go on, which is known now.
+
+        Of what an earlier parent was told one that was made anew has not heard: of its children those that were found
+        are looked for again, now that whatever they report reaches it.
+        """
+        again: list[_Placed] = []
+        for placed in level:
             parent = placed.parent
-            if parent is not None:
-                placed.reported = parent.reported or (placed.reported and parent.stands)
-                # Its parent is to be made anew: whether the child still stands is asked when it is admitted.
-                placed.stands = placed.stands and parent.stands
+            if parent is not None and parent.admitted and (placed.stands or placed.reported):
+                placed.stands = placed.reported = False
+                again.append(placed)
+            elif parent is not None and parent.reported:
+                placed.reported = True
+        if again:
+            await self._look(again)
 
 
 def check(roots: Sequence[Node]) -> None:
@@ -229,9 +243,11 @@ class _Look:
             if parent is not None and placed.parent_queue:
                 entry = (placed.parent_queue, parent.id, placed.id)
                 placed.reported = placed.reported or entry in underway[placed.level, placed.node.queue]
-            placed.stands = any(value is not None for value in replies[at])
-            if placed.stands and not placed.reported:
+            found = any(value is not None for value in replies[at])
+            if found and not placed.reported:
                 _check_row(placed, *replies[at][:3])
+            # One that is dead, and of which the parent has not heard, is admitted again so that it hears of it.
+            placed.stands = found and replies[at][3] != b"dead"
 
     def _ask(self, command: Command) -> int:
         self.commands.append(command)

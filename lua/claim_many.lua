@@ -22,6 +22,7 @@
 -- include: chunks
 -- include: lane
 -- include: receipt
+-- include: waiting
 -- include: candidates
 -- include: rotation
 -- include: flow

@@ -7,6 +7,7 @@
 -- include: now
 -- include: chunks
 -- include: lane
+-- include: waiting
 -- include: recovery
 local p, group, limit = KEYS[2], ARGV[1], tonumber(ARGV[2])
 -- The leases of other lanes are looked past, in bounded pages.

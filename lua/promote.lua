@@ -1,6 +1,6 @@
 -- promote: releases the due jobs of the schedule, a flat one to pending, a grouped one to its lane.
 -- A scheduled id without a row gets a skeleton row, as in the seeds. An id that somebody holds under a live lease, or whose
--- row is dead, is only dropped from the schedule; one whose lease ran out leaves active too.
+-- row is dead or waits for children, is only dropped from the schedule; one whose lease ran out leaves active too.
 -- KEYS[1] emq:{q}:schedule
 -- KEYS[2] emq:{q}:pending
 -- ARGV[1] emq:{q}:
@@ -9,6 +9,7 @@
 -- include: now
 -- include: chunks
 -- include: lane
+-- include: waiting
 -- include: recovery
 local p, now = ARGV[1], now_ms()
 local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, tonumber(ARGV[2]))
@@ -17,7 +18,7 @@ local leases = scores(p .. 'active', due)
 local released, expired = {}, {}
 for i, member in ipairs(members) do
   local lease = tonumber(leases[i])
-  if not (lease and lease > now) and member.state ~= 'dead' then
+  if not (lease and lease > now) and member.state ~= 'dead' and not is_waiting(p, member.id, member.state) then
     released[#released + 1] = member
     if lease then expired[#expired + 1] = member end
   end

@@ -1,6 +1,6 @@
 -- reap: jobs whose lease ran out go back to pending or their lane; their groups' slots are freed.
--- `held` stays on the row: the next claim counts the crash. An id whose row is gone, dead, or scheduled and in the schedule
--- is only dropped from active.
+-- `held` stays on the row: the next claim counts the crash. An id whose row is gone, dead, waits for children, or is scheduled
+-- and in the schedule is only dropped from active.
 -- KEYS[1] emq:{q}:active
 -- KEYS[2] emq:{q}:pending
 -- ARGV[1] emq:{q}:
@@ -8,6 +8,7 @@
 -- include: now
 -- include: chunks
 -- include: lane
+-- include: waiting
 -- include: recovery
 local p = ARGV[1]
 local expired = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now_ms(), 'LIMIT', 0, 100)

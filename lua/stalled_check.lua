@@ -10,6 +10,7 @@
 -- include: now
 -- include: chunks
 -- include: lane
+-- include: waiting
 -- include: recovery
 -- include: flow
 local p, max_stalled, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])

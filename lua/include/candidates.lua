@@ -23,6 +23,7 @@ local function judge(claim, lane, id, row, lease)
   local state = row[STATE]
   if state == 'scheduled' and redis.call('ZSCORE', claim.p .. 'schedule', id) then return 'drop', 0 end
   if state == 'dead' and redis.call('ZSCORE', claim.p .. 'dead', id) then return 'drop', 0 end
+  if is_waiting(claim.p, id, state) then return 'drop', 0 end
   if row[GROUP] and not lane.name then return 'move', 0 end
   if row[CANCEL] then return 'bury', 0, 'cancelled: ' .. row[CANCEL] end
   if row[EXPIRES] and tonumber(row[EXPIRES]) <= claim.now then return 'bury', 0, 'expired' end

@@ -76,10 +76,16 @@ local function count_down(p, parent)
   end
 end
 
--- The parent's side of a child that is done. A parent whose row is gone is not made anew.
+-- Whether a row waits for children, or did: a parent that is gone is not made anew, and a job that came later under its id
+-- has no children.
+local function is_parent(key)
+  return redis.call('EXISTS', key, key .. ':dependencies') == 2 or redis.call('HGET', key, 'state') == 'awaiting_children'
+end
+
+-- The parent's side of a child that is done.
 local function child_done(p, parent, child, result)
   local key = p .. 'job:' .. parent
-  if redis.call('EXISTS', key) == 0 then return end
+  if not is_parent(key) then return end
   if redis.call('HSETNX', key .. ':processed', child, result) == 0 then return end
   -- It counted already when it died and its death was ignored.
   if redis.call('HEXISTS', key .. ':unsuccessful', child) == 0 then count_down(p, parent) end
@@ -90,7 +96,7 @@ local died
 -- The parent's side of a child that is dead: by policy it fails with it, or goes on without it.
 local function child_dead(p, parent, child, reason, policy)
   local key = p .. 'job:' .. parent
-  if redis.call('EXISTS', key) == 0 then return end
+  if not is_parent(key) then return end
   if policy == 'id' then
     if redis.call('HSETNX', key .. ':unsuccessful', child, reason) == 0 then return end
     if redis.call('HEXISTS', key .. ':processed', child) == 0 then count_down(p, parent) end

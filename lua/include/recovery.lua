@@ -25,12 +25,14 @@ local function scores(key, ids)
   return all
 end
 
--- The rows of expired leases, and those of them that can run again: not gone, not dead, not waiting in the schedule.
+-- The rows of expired leases, and those of them that can run again: not gone, not dead, not waiting in the schedule or for
+-- children.
 local function recoverable(p, expired)
   local members, back = read_members(p, expired), {}
   local scheduled = scores(p .. 'schedule', expired)
   for i, member in ipairs(members) do
-    if member.exists and member.state ~= 'dead' and not (member.state == 'scheduled' and scheduled[i]) then
+    local elsewhere = member.state == 'dead' or (member.state == 'scheduled' and scheduled[i])
+    if member.exists and not elsewhere and not is_waiting(p, member.id, member.state) then
       back[#back + 1] = member
     end
   end

@@ -38,6 +38,12 @@ MUTATIONS = (
     Mutation("lane_enqueue", "offer(p, ARGV[3])", "", "rotate lane_depth obliterate_grouped"),
     # --------------------------------------------------------------------------------------------------- claims
     Mutation(
+        "claim_many",
+        "if state ~= 'awaiting_children' then return false end",
+        "if state ~= 'awaiting_children' then return true end",
+        "claim_receipt hollow_lane",
+    ),
+    Mutation(
         "claim", "redis.call('ZRANGE', KEYS[1], 0, 0)[1]", "redis.call('ZRANGE', KEYS[1], -1, -1)[1]", "order claim"
     ),
     Mutation(

@@ -6,6 +6,7 @@ passes by rewriting scores, so a run is fast and depends on its seed alone. Many
 side over one connection: while the server works for one half of them, the other half is judged here.
 
     python -m tests.support.driver --steps 1000000 --seed 7
+    python -m tests.support.driver --controls --steps 500000 --seed 1
     python -m tests.support.driver --replay failure.jsonl
 """
 
@@ -22,11 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.driver_drain import drain
-from tests.support.driver_foreign import Everybody
+from tests.support.driver_kinds import CONTROLS, VERBS, Kind
 from tests.support.driver_model import Violation
 from tests.support.driver_shrink import shrink
-from tests.support.driver_steps import POPULATION, Dice
 from tests.support.driver_wire import LUA, Mutation, Packed, Pipe, Scripts, sources
 from tests.support.driver_world import Step, Turn
 from tests.support.valkey import ValkeyServer
@@ -68,12 +67,13 @@ Waiting = tuple[Run, int]
 
 
 class Driver:
-    """Drives worlds on one server. `texts` are the scripts, see `driver_wire.sources`."""
+    """Drives worlds of a kind on one server. `texts` are the scripts, see `driver_wire.sources`."""
 
-    def __init__(self, socket_path: Path, texts: Mapping[str, str]) -> None:
+    def __init__(self, socket_path: Path, texts: Mapping[str, str], kind: Kind = VERBS) -> None:
         self._path = socket_path
+        self._kind = kind
         self._pipe = Pipe(socket_path)
-        self._scripts = Scripts(self._pipe, texts)
+        self._scripts = Scripts(self._pipe, {**texts, **kind.texts})
         self._queues = itertools.count()
 
     def close(self) -> None:
@@ -120,8 +120,8 @@ class Driver:
             raise Failure(violation, run.seed, run.steps) from violation
 
     def _world(self, seed: str, count: int, foreign: float, *, crowded: bool) -> Run:
-        world = Everybody(f"d{next(self._queues)}", self._scripts)
-        dice = Dice(seed, world.model, foreign, POPULATION * (4 if crowded else 1))
+        world = self._make()
+        dice = self._kind.dice(seed, world, foreign, crowded)
         steps: list[Step] = []
 
         def draws() -> Iterator[Step]:
@@ -129,15 +129,25 @@ class Driver:
                 steps.append(dice.draw())
                 yield steps[-1]
 
-        return Run(seed, live(world, draws(), audit_every=_AUDIT_EVERY), steps)
+        return Run(seed, self._live(world, draws(), _AUDIT_EVERY), steps)
+
+    def _make(self) -> Any:
+        return self._kind.world(f"d{next(self._queues)}", self._scripts)
+
+    def _live(self, world: Any, steps: Iterable[Step], audit_every: int) -> Turn:
+        """A whole life of a world: its steps, a look every so often, and its end."""
+        for number, step in enumerate(steps, 1):
+            yield from world.execute(step)
+            if number % audit_every == 0:
+                yield from world.audit()
+        yield from self._kind.drain(world)
 
     def replay(self, steps: Sequence[Step], *, audit_every: int = 1) -> Violation | None:
         """Do these steps in a world of their own, with a look after each, then drain it; what broke, if anything."""
         return self._replays([steps], audit_every)[0]
 
     def _replays(self, lists: Sequence[Sequence[Step]], audit_every: int) -> list[Violation | None]:
-        worlds = [Everybody(f"d{next(self._queues)}", self._scripts) for _ in lists]
-        runs = [Run("", live(w, steps, audit_every=audit_every), []) for w, steps in zip(worlds, lists, strict=True)]
+        runs = [Run("", self._live(self._make(), steps, audit_every), []) for steps in lists]
         found: list[Violation | None] = [None] * len(lists)
         answers: dict[int, list[Any] | None] = dict.fromkeys(range(len(lists)))
         while answers:
@@ -174,24 +184,15 @@ class Driver:
         return failure
 
 
-def live(world: Everybody, steps: Iterable[Step], *, audit_every: int) -> Turn:
-    """A whole life of a world: its steps, a look every so often, and its end."""
-    for number, step in enumerate(steps, 1):
-        yield from world.execute(step)
-        if number % audit_every == 0:
-            yield from world.audit()
-    yield from drain(world)
-
-
 @contextmanager
-def driver(mutations: Sequence[Mutation] = (), folder: Path = LUA) -> Iterator[Driver]:
+def driver(mutations: Sequence[Mutation] = (), folder: Path = LUA, *, kind: Kind = VERBS) -> Iterator[Driver]:
     """A driver on a server of its own, with the scripts of a folder and faults put into them."""
     texts = sources(mutations, folder)
     server = ValkeyServer(unix_socket=True)
     try:
         server.start()
         assert server.socket_path is not None
-        made = Driver(server.socket_path, texts)
+        made = Driver(server.socket_path, texts, kind)
         try:
             yield made
         finally:
@@ -218,8 +219,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--scripts", type=Path, default=LUA, help="another folder of scripts, such as an older release's"
     )
+    parser.add_argument("--controls", action="store_true", help="every control, over three queues that flows join")
     options = parser.parse_args(arguments)
-    with driver(folder=options.scripts) as made:
+    with driver(folder=options.scripts, kind=CONTROLS if options.controls else VERBS) as made:
         began = time.monotonic()
         if options.replay:
             found = made.replay(read_steps(options.replay.read_text()))

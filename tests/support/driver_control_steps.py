@@ -1,0 +1,189 @@
+"""The dice over every control: what happens next in a realm, drawn from its seed and from what its models hold.
+
+A drawn step names jobs by their numbers, so that it means the same when others are left out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from tests.support.driver_control_audit import KEYS_OF_DEDUP
+from tests.support.driver_control_job import FIRST_OF, QUEUES, ControlJob
+from tests.support.driver_flows import Tree
+from tests.support.driver_model import GROUPS
+from tests.support.driver_realm import ERASED, Realm
+from tests.support.driver_steps import Dice
+from tests.support.driver_world import Step
+
+_POPULATION = (10, 8, 5)
+_OFTEN = (5, 4, 1.5)
+_PLAIN = 0.55
+_NODES = 7
+_LEVELS = 3
+_OURS = (
+    ("park", 6.0),
+    ("forget", 1),
+    ("spoil", 2),
+    ("fade", 3),
+    ("cancel", 4),
+    ("erase", 2),
+    ("reprocess", 3),
+    ("update", 1),
+    ("log", 1),
+    ("reassign", 4),
+    ("unlimit", 1),
+    ("ldrain", 0.5),
+    ("lreap", 2),
+    ("drain", 0.4),
+    ("requeue", 0.8),
+    ("bin", 0.4),
+    ("obliterate", 0.2),
+    ("add", 4),
+    ("more", 14),
+    ("die", 1.5),
+    ("again!", 2),
+    ("fadd", 1),
+    ("pump", 16),
+    ("pcrash", 2),
+)
+_FOREIGN = (("fstall", 2.0), ("garble", 0.2))
+
+
+class ControlDice:
+    """Draws steps. `foreign` is how often the foreign client acts, as a multiple of its usual share; 0: never. `crowd`
+    is by how much there are more jobs than usual.
+    """
+
+    def __init__(self, seed: str, realm: Realm, foreign: float, *, crowd: int) -> None:
+        self._random = random.Random(seed)
+        self._realm = realm
+        self._much = crowd
+        self._roots: set[int] = set()
+        self._dice = [
+            Dice(f"{seed}/{q}", realm.queues[q].model, foreign, _POPULATION[q] * self._much, first=FIRST_OF[q])
+            for q in range(QUEUES)
+        ]
+        shares = [*_OURS, *((verb, share * foreign) for verb, share in _FOREIGN)]
+        self._verbs = [verb for verb, _ in shares]
+        self._shares = [share for _, share in shares]
+        self._draws: dict[str, Callable[[int], Step]] = {
+            "park": self._park,
+            "forget": lambda q: (q, "forget", 1 + self._random.randrange(len(KEYS_OF_DEDUP))),
+            "spoil": lambda q: (q, "spoil", self._some(q, lambda job: job.row and job.expires)),
+            "fade": lambda q: (q, "fade", self._some(q, lambda job: job.locked)),
+            "cancel": lambda q: (q, "cancel", self._any(q), self._random.choice(("enough", "too late"))),
+            "erase": lambda q: (q, "erase", self._any(q), self._random.choice(("", "", "force", "dead"))),
+            "reprocess": lambda q: (q, "reprocess", self._dead(q), self._random.randrange(2)),
+            "update": lambda q: (q, "update", self._any(q), self._random.randrange(9)),
+            "log": lambda q: (q, "log", self._any(q), self._random.choice((0, 0, 1, 2))),
+            "reassign": lambda q: (q, "reassign", self._waiting(q), self._random.choice(GROUPS)),
+            "unlimit": lambda q: (q, "unlimit", self._random.choice(GROUPS)),
+            "ldrain": lambda q: (q, "ldrain", self._random.choice(GROUPS)),
+            "lreap": lambda q: (q, "lreap", self._random.choice(GROUPS), self._random.choice((1, 2, 100))),
+            "drain": lambda q: (q, "drain", self._random.randrange(2)),
+            "requeue": lambda q: (q, "requeue", self._random.choice((1, 3, 50)), self._random.randrange(2)),
+            "bin": lambda q: (q, "bin", self._random.choice((1, 3))),
+            "obliterate": lambda q: (ERASED, "obliterate"),
+            "add": self._add,
+            "more": lambda q: (0, "more", self._busy()),
+            "die": lambda q: (0, "die", self._busy()),
+            "again!": lambda q: (0, "again!", self._random.randrange(2)),
+            "fadd": lambda q: (q, "fadd", self._root(q), tuple(self._dice[q].fresh() for _ in range(2))),
+            "pump": self._pump,
+            "pcrash": lambda q: (q, "pcrash", self._random.randrange(2)),
+            "fstall": lambda q: (q, "fstall", self._random.choice((1, 2, 3))),
+            "garble": lambda q: (q, "garble"),
+        }
+
+    def draw(self) -> Step:
+        """The next step."""
+        (q,) = self._random.choices(range(QUEUES), weights=_OFTEN)
+        if self._random.random() >= _PLAIN:
+            (verb,) = self._random.choices(self._verbs, weights=self._shares)
+            if verb not in {"add", "fadd", "park"} or not self._crowded(q):
+                return self._draws[verb](q)
+        step = self._dice[q].draw()
+        if step[0] == "settle":
+            verdicts = tuple((self._with_result(kind), n, most) for kind, n, most in step[2])
+            step = ("settle", step[1], verdicts, step[3])
+        return (q, *step)
+
+    # -- whom and what
+
+    def _with_result(self, kind: str) -> str:
+        return "v" if kind == "c" and self._random.random() < 0.5 else kind
+
+    def _jobs(self, q: int) -> list[ControlJob]:
+        return self._realm.queues[q].model.controls()
+
+    def _crowded(self, q: int) -> bool:
+        return sum(job.row for job in self._jobs(q)) > 3 * _POPULATION[q] * self._much
+
+    def _one(self, jobs: Sequence[ControlJob]) -> int:
+        return self._random.choice(jobs).n if jobs else 0
+
+    def _any(self, q: int) -> int:
+        jobs = self._jobs(q)
+        standing = [job for job in jobs if job.row]
+        return self._one(standing if standing and self._random.random() < 0.95 else jobs)
+
+    def _dead(self, q: int) -> int:
+        dead = [job for job in self._jobs(q) if job.state == "dead"]
+        return self._one(dead) if dead and self._random.random() < 0.95 else self._any(q)
+
+    def _waiting(self, q: int) -> int:
+        waiting = [job for job in self._jobs(q) if job.places & {"pending", "lane"}]
+        return self._one(waiting) if waiting and self._random.random() < 0.9 else self._any(q)
+
+    def _some(self, q: int, fits: Callable[[ControlJob], object]) -> tuple[int, ...]:
+        there = [job.n for job in self._jobs(q) if fits(job)]
+        return tuple(self._random.sample(there, self._random.randint(1, len(there)))) if there else ()
+
+    def _busy(self) -> int:
+        busy = [k for k, producer in enumerate(self._realm.producers) if producer.coroutine is not None]
+        return self._random.choice(busy or [0])
+
+    # -- steps
+
+    def _park(self, q: int) -> Step:
+        jobs = tuple(
+            (
+                self._dice[q].number(),
+                self._random.choice((0, *range(1, len(KEYS_OF_DEDUP) + 1))),
+                self._random.randrange(2),
+                self._random.choice(("", "", "ahead", "ahead", "past")),
+            )
+            for _ in range(self._random.choice((1, 1, 2, 3)))
+        )
+        return (q, "park", jobs, int(self._random.random() < 0.2))
+
+    def _add(self, q: int) -> Step:
+        root = self._root(q)
+        nodes: list[tuple[int, int, str]] = [(root, 0, "fp")]
+        level, there = {root: 1}, {root: q}
+        for _ in range(self._random.randint(1, _NODES - 1)):
+            parent = self._random.choice([n for n, depth in level.items() if depth < _LEVELS])
+            child_q = there[parent] if self._random.random() < 0.5 else self._random.randrange(QUEUES)
+            child = self._dice[child_q].fresh()
+            nodes.append((child, parent, "id" if self._random.random() < 0.35 else "fp"))
+            level[child], there[child] = level[parent] + 1, child_q
+        tree: Tree = tuple(nodes)
+        return (0, "add", self._random.randrange(2), tree)
+
+    def _root(self, q: int) -> int:
+        """A number for a parent: a new one, or one that a foreign client has left in a set without a row."""
+        ghosts = [job for job in self._jobs(q) if not job.row and job.places and job.n not in self._roots]
+        root = self._one(ghosts) if ghosts and self._random.random() < 0.5 else self._dice[q].fresh()
+        # Never of two flows: what children of the first one say would count for the second.
+        self._roots.add(root)
+        return root
+
+    def _pump(self, q: int) -> Step:
+        pumps = [(world, p) for world in range(QUEUES) for p in range(2) if self._has_work(world, p)]
+        world, p = self._random.choice(pumps or [(q, 0)])
+        return (world, "pump", p, self._random.choice((1, 2, 100)))
+
+    def _has_work(self, q: int, p: int) -> bool:
+        world = self._realm.queues[q]
+        return bool(world.model.outbox) or world.pumps[p].coroutine is not None
