@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -234,6 +235,47 @@ async def test_a_flow_whose_root_was_removed_is_a_new_one(wire: Connector, queue
     state = await queue.state()
     assert state[f"job:{ROOT}:dependencies"] == "2"
     assert state["pending"] == {RIGHT: 0}
+
+
+async def test_a_removed_root_takes_nothing_along(wire: Connector, queue: Queue) -> None:
+    """A node that goes on without it has heard what it has heard: below it nothing is run again."""
+    await Flows(wire).add(tree())
+    low = FlowVerbs(wire, "low")
+    await low.lane_claim()
+    await low.complete(LEAF, 1)
+    await FlowVerbs(wire).remove_job(ROOT)
+
+    # Its report is on its way.
+    assert admitted_of(await Flows(wire).add(tree())) == [True, False, False, False]
+    await pump(wire, "low")
+
+    assert (await queue.raw.hgetall(f"emq:{{mid}}:job:{LEFT}"))[b"state"] == b"pending"
+    assert await queue.raw.exists(f"emq:{{low}}:job:{LEAF}") == 0
+
+
+async def test_a_child_that_ends_while_its_parent_is_made_anew(wire: Connector, queue: Queue) -> None:
+    """It reports to the new one, so it is not run again."""
+    await Flows(wire).add(tree())
+    verbs = FlowVerbs(wire)
+    await verbs.remove_job(ROOT)
+    await verbs.claim_batch(1)
+
+    class Slow:
+        async def call(self, *args: Any) -> Any:
+            return await wire.call(*args)
+
+        async def pipeline(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+            replies = await wire.pipeline(commands)
+            if await wire.call("EXISTS", queue.keys.job(ROOT)):
+                await verbs.complete(RIGHT, 1)
+            return replies
+
+    again = await Flows(Slow()).add(tree())
+
+    assert admitted_of(again) == [True, False, False, False]
+    state = await queue.state()
+    assert state[f"job:{ROOT}:processed"] == {RIGHT: RIGHT}
+    assert "pending" not in state
 
 
 @pytest.mark.parametrize(

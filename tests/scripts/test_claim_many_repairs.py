@@ -50,6 +50,25 @@ async def test_what_waits_elsewhere_is_dropped(own: Own, queue: Queue, where: st
     assert await queue.state() == {ROW: before[ROW], elsewhere: {job(1): 7}}
 
 
+@WHERE
+async def test_a_parent_that_waits_is_dropped(own: Own, queue: Queue, where: str) -> None:
+    """Its id was left there by a foreign client, of a row before: it is not run before its children have reported."""
+    await queue.put(place(where, state="awaiting_children") | {f"{ROW}:dependencies": "1"})
+    before = await queue.state()
+
+    assert (await own.claim_many(9)).jobs == []
+
+    assert await queue.state() == {name: before[name] for name in (ROW, f"{ROW}:dependencies")}
+
+
+@pytest.mark.parametrize("out", [{}, {f"{ROW}:dependencies": "0"}])
+async def test_a_parent_whom_another_client_has_released_is_claimed(own: Own, queue: Queue, out: State) -> None:
+    """Also where its row still says that it waits: with no child out it would be lost if it were dropped."""
+    await queue.put(flat(1, state="awaiting_children") | out)
+
+    assert (await own.claim_many(9)).ids == [job(1)]
+
+
 @pytest.mark.parametrize("state", ["scheduled", "dead"])
 async def test_a_state_alone_holds_nothing_back(own: Own, queue: Queue, state: str) -> None:
     """A row that says scheduled or dead but is in neither set would be lost if it were dropped: it is claimed."""

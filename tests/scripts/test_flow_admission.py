@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from echomq_worker.errors import KindRefused, ServerError, StateRefused
-from tests.support.flows import SUBKEYS, FlowVerbs
+from tests.support.flows import SUBKEYS, FlowVerbs, death
 from tests.support.plain import GROUP, Queue, State, job, row
 
 PARENT, A, B = job(90), job(1), job(2)
@@ -177,6 +177,42 @@ async def test_admitted_again_it_is_left_as_it_is(flow: FlowVerbs, queue: Queue,
     assert await flow.flow_child(A, PARENT, payload=b"another") == 0
 
     assert await queue.state() == before
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["in this queue", "in another"])
+async def test_a_dead_child_that_is_admitted_again_tells_its_parent(flow: FlowVerbs, queue: Queue, here: bool) -> None:
+    """A parent that was made anew has not heard of it, and would wait for ever. It is not run again."""
+    kin = {"parent": PARENT, "parent_policy": "fp"} | ({} if here else {"parent_queue": "up"})
+    dead: State = {f"job:{A}": row("dead", 2, last_error="boom", **kin), "dead": {A: 0}}
+    await queue.put(HELD | dead)
+
+    assert await flow.flow_child(A, PARENT, queue="" if here else "up") == 0
+
+    said = f"child {A} died: boom"
+    assert await queue.state() == (
+        HELD
+        | {ROW: row("dead", payload="p", last_error=said), f"{ROW}:failed": {A: "boom"}, "dead": {A: 0, PARENT: 0}}
+        | {"metrics:failed": {"count": "1"}, f"job:{A}": dead[f"job:{A}"]}
+        if here
+        else HELD | dead | {"flow:outbox": [death(A, PARENT, "boom")]}
+    )
+
+
+async def test_a_dead_node_that_is_held_again_tells_its_parent(flow: FlowVerbs, queue: Queue) -> None:
+    """As a dead child does."""
+    kin = {"parent": job(99), "parent_policy": "id"}
+    dead: State = {f"job:{A}": row("dead", last_error="boom", **kin), f"job:{A}:dependencies": "1", "dead": {A: 0}}
+    top: State = {f"job:{job(99)}": row("awaiting_children"), f"job:{job(99)}:dependencies": "1"}
+    await queue.put(dead | top)
+
+    assert await flow.flow_hold(A, 1, "parent", job(99), "parent_policy", "id") == 0
+
+    told = {f"job:{job(99)}:dependencies": "0", f"job:{job(99)}:unsuccessful": {A: "boom"}}
+    assert await queue.state() == dead | told | {
+        f"job:{job(99)}": row("pending"),
+        "pending": {job(99): 0},
+        "ready": ["1"],
+    }
 
 
 @pytest.mark.parametrize("stored", [{}, {"parent": job(91)}, {"parent": PARENT, "parent_queue": "up"}])

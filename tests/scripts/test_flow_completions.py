@@ -86,6 +86,18 @@ async def test_a_parent_that_is_gone_is_not_made_anew(flow: FlowVerbs, queue: Qu
 
 
 @HOW
+async def test_a_job_that_came_later_under_the_parents_id_hears_nothing(
+    flow: FlowVerbs, queue: Queue, how: str
+) -> None:
+    """It has no children: nothing hangs on it that its own end would leave behind."""
+    await queue.put(in_hand(parent=PARENT) | {ROW: row()})
+
+    await end(flow, how)
+
+    assert await queue.state() == DONE | {ROW: row()}
+
+
+@HOW
 @pytest.mark.parametrize("was", ["pending", "active", "dead"])
 async def test_a_parent_that_does_not_wait_only_hears_of_it(flow: FlowVerbs, queue: Queue, how: str, was: str) -> None:
     """It is released from `awaiting_children` only, so once, and never while it is active."""

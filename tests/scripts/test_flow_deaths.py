@@ -109,6 +109,18 @@ async def test_a_parent_that_is_gone_is_not_made_anew(
     assert await with_a_parent(flow, queue, burial, {}, parent_policy=policy) == base
 
 
+@pytest.mark.parametrize("policy", ["fp", "id"])
+async def test_a_job_that_came_later_under_the_parents_id_hears_nothing(
+    flow: FlowVerbs, queue: Queue, policy: str
+) -> None:
+    """It has no children: nothing hangs on it that its own end would leave behind."""
+    burial = BURIALS["retry"]
+    base = await without_a_parent(flow, queue, burial)
+    later: State = {ROW: row()}
+
+    assert await with_a_parent(flow, queue, burial, later, parent_policy=policy) == base | later
+
+
 @WAY
 async def test_a_death_climbs_within_the_queue(flow: FlowVerbs, queue: Queue, burial: Burial) -> None:
     """The parent's death is told to its own parent at once."""

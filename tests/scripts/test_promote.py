@@ -151,6 +151,16 @@ async def test_an_id_whose_lease_ran_out_leaves_active_too(plain: Plain, queue: 
     }
 
 
+async def test_a_parent_that_waits_is_only_dropped(plain: Plain, queue: Queue) -> None:
+    """Its id was left in the schedule by a foreign client, of a row before."""
+    waits = {ROW: row("awaiting_children"), f"{ROW}:dependencies": "1"}
+    await queue.put(waits | {"schedule": {job(1): 1}})
+
+    assert await plain.promote() == 1
+
+    assert await queue.state() == waits
+
+
 async def test_a_dead_row_is_only_dropped(plain: Plain, queue: Queue) -> None:
     """What was buried while it stood in the schedule is not brought back to life."""
     await queue.put({ROW: row("dead", 3), "dead": {job(1): 0}, "schedule": {job(1): 1}})

@@ -108,6 +108,16 @@ async def test_a_member_without_a_row_is_only_dropped(plain: Plain, queue: Queue
     assert await queue.state() == {}
 
 
+async def test_a_parent_that_waits_is_only_dropped(plain: Plain, queue: Queue) -> None:
+    """Its id was left in active by a foreign client, of a row before."""
+    waits = {ROW: row("awaiting_children"), f"{ROW}:dependencies": "1"}
+    await queue.put(waits | {"active": {job(1): 1}})
+
+    assert await plain.reap() == 1
+
+    assert await queue.state() == waits
+
+
 @pytest.mark.parametrize(("state", "where"), [("dead", "dead"), ("scheduled", "schedule")])
 async def test_a_row_that_waits_elsewhere_is_only_dropped(plain: Plain, queue: Queue, state: str, where: str) -> None:
     """A foreign verdict left it in active as well: it leaves that, and its lane gets the slot."""

@@ -42,6 +42,18 @@ async def test_nothing_is_held_against_it(control: Control, queue: Queue) -> Non
     }
 
 
+@pytest.mark.parametrize("holder", [CHILD, job(2)])
+async def test_the_dedup_key_goes_where_it_still_stands_for_it(control: Control, queue: Queue, holder: str) -> None:
+    """A foreign burial leaves it: without the field on the row nobody would ever release it."""
+    await queue.put(dead({"dedup": "k"}) | {"de:k": holder, f"job:{job(2)}": row("scheduled")})
+
+    assert await control.reprocess(CHILD) == 1
+
+    state = await queue.state()
+    assert state[ROW] == row("pending", 5)
+    assert state.get("de:k") == (None if holder == CHILD else holder)
+
+
 async def test_a_grouped_job_returns_to_its_lane(control: Control, queue: Queue) -> None:
     """At its place in mint order, on the ring, with a token for lanes."""
     await queue.put(merged(dead({"group": GROUP}), lane(2, on_ring=False)))
