@@ -182,7 +182,7 @@ async def test_admitted_again_it_is_left_as_it_is(flow: FlowVerbs, queue: Queue,
 @pytest.mark.parametrize("here", [True, False], ids=["in this queue", "in another"])
 async def test_a_dead_child_that_is_admitted_again_tells_its_parent(flow: FlowVerbs, queue: Queue, here: bool) -> None:
     """A parent that was made anew has not heard of it, and would wait for ever. It is not run again."""
-    kin = {"parent": PARENT, "parent_policy": "fp"} | ({} if here else {"parent_queue": "up"})
+    kin: dict[str, Any] = {"parent": PARENT, "parent_policy": "fp"} | ({} if here else {"parent_queue": "up"})
     dead: State = {f"job:{A}": row("dead", 2, last_error="boom", **kin), "dead": {A: 0}}
     await queue.put(HELD | dead)
 
@@ -200,7 +200,7 @@ async def test_a_dead_child_that_is_admitted_again_tells_its_parent(flow: FlowVe
 
 async def test_a_dead_node_that_is_held_again_tells_its_parent(flow: FlowVerbs, queue: Queue) -> None:
     """As a dead child does."""
-    kin = {"parent": job(99), "parent_policy": "id"}
+    kin: dict[str, Any] = {"parent": job(99), "parent_policy": "id"}
     dead: State = {f"job:{A}": row("dead", last_error="boom", **kin), f"job:{A}:dependencies": "1", "dead": {A: 0}}
     top: State = {f"job:{job(99)}": row("awaiting_children"), f"job:{job(99)}:dependencies": "1"}
     await queue.put(dead | top)
