@@ -9,12 +9,12 @@ import random
 from collections.abc import Callable, Sequence
 
 from tests.support.driver_control_audit import KEYS_OF_DEDUP
-from tests.support.driver_control_job import FIRST_OF, QUEUES, ControlJob
+from tests.support.driver_control_job import FIRST_OF, QUEUES, SPAN, ControlJob
 from tests.support.driver_flows import Tree
-from tests.support.driver_model import GROUPS
+from tests.support.driver_model import GROUPS, WORKERS
 from tests.support.driver_realm import ERASED, Realm
 from tests.support.driver_steps import Dice
-from tests.support.driver_world import Step
+from tests.support.driver_world import READ, Step
 
 _POPULATION = (10, 8, 5)
 _OFTEN = (5, 4, 1.5)
@@ -46,8 +46,12 @@ _OURS = (
     ("fadd", 1),
     ("pump", 16),
     ("pcrash", 2),
+    ("late", 2),
+    ("renew", 2),
 )
-_FOREIGN = (("fstall", 2.0), ("garble", 0.2))
+_FOREIGN = (("fstall", 2.0), ("garble", 0.6))
+# How often it is looked whether something rare can be done now.
+_KEEN = 0.15
 
 
 class ControlDice:
@@ -60,6 +64,7 @@ class ControlDice:
         self._realm = realm
         self._much = crowd
         self._roots: set[int] = set()
+        self._planned: list[Step] = []
         self._dice = [
             Dice(f"{seed}/{q}", realm.queues[q].model, foreign, _POPULATION[q] * self._much, first=FIRST_OF[q])
             for q in range(QUEUES)
@@ -92,13 +97,20 @@ class ControlDice:
             "fadd": lambda q: (q, "fadd", self._root(q), tuple(self._dice[q].fresh() for _ in range(2))),
             "pump": self._pump,
             "pcrash": lambda q: (q, "pcrash", self._random.randrange(2)),
+            "late": self._late,
+            "renew": self._renew,
             "fstall": lambda q: (q, "fstall", self._random.choice((1, 2, 3))),
-            "garble": lambda q: (q, "garble"),
+            "garble": self._garble,
         }
 
     def draw(self) -> Step:
         """The next step."""
+        if self._planned and self._random.random() < 0.7:
+            return self._planned.pop(0)
         (q,) = self._random.choices(range(QUEUES), weights=_OFTEN)
+        rare = self._random.random() < _KEEN and self._rare(q)
+        if rare:
+            return rare
         if self._random.random() >= _PLAIN:
             (verb,) = self._random.choices(self._verbs, weights=self._shares)
             if verb not in {"add", "fadd", "park"} or not self._crowded(q):
@@ -170,6 +182,58 @@ class ControlDice:
             level[child], there[child] = level[parent] + 1, child_q
         tree: Tree = tuple(nodes)
         return (0, "add", self._random.randrange(2), tree)
+
+    def _rare(self, q: int) -> Step | None:
+        """What a foreign client has left in two places, or without a row, does not stay so for long."""
+        twice = [job for job in self._jobs(q) if job.row and len(job.places) > 1 and job.places & {"pending", "lane"}]
+        if twice and self._random.random() < 0.5:
+            job = self._random.choice(twice)
+            how: list[Step] = [("ldrain", job.lane)] if "lane" in job.places else [("drain", 0)]
+            how += [("cancel", job.n, "enough"), ("erase", job.n, "force"), ("reassign", job.n, GROUPS[0])]
+            return (q, *self._random.choice(how))
+        ghosts = [job for job in self._jobs(q) if not job.row and job.places and job.n not in self._roots]
+        if not ghosts:
+            return None
+        root = self._one(ghosts)
+        self._roots.add(root)
+        claim = (q, "claim", self._random.randrange(WORKERS), 50, READ)
+        self._planned += [self._random.choice([claim, (q, "due", (root,)), (q, "expire", (root,))]), claim]
+        self._planned += [(q, "promote"), (q, "reap")]
+        return (q, "fadd", root, (self._dice[q].fresh(),))
+
+    def _late(self, q: int) -> Step:
+        """A job is buried while its worker goes on, and says so later."""
+        workers = [worker for worker in self._realm.queues[q].model.workers if worker.hand]
+        if not workers:
+            return (q, "stalled", 1)
+        worker = self._random.choice(workers)
+        children = [n for n, hold in worker.hand.items() if isinstance(hold.job, ControlJob) and hold.job.parent]
+        n = self._random.choice(children or list(worker.hand))
+        settle = (q, "settle", worker.index, ((self._random.choice("cvrd"), n, 1),), READ)
+        self._planned += [(q, "stalled", 1), settle]
+        return (q, "expire", (n,))
+
+    def _renew(self, q: int) -> Step:
+        """A parent is taken away, and its flow is added again."""
+        idle = [k for k, producer in enumerate(self._realm.producers) if producer.tree and producer.coroutine is None]
+        if not idle:
+            return (0, "more", self._busy())
+        k = self._random.choice(idle)
+        below = [(parent, self._realm.job(n)) for n, parent, _ in self._realm.producers[k].tree if parent]
+        # Of those that are dead rather one that had children of its own.
+        dead = [parent for parent, job in below if job.state == "dead" and job.children]
+        dead = dead or [parent for parent, job in below if job.state == "dead"]
+        abroad = [(parent, job) for parent, job in below if job.tokens and job.tokens[-1] == job.token and job.row]
+        n = self._random.choice(dead or [parent for parent, _ in abroad] or [parent for parent, _ in below])
+        # Who comes late tells a parent that is gone.
+        self._planned += [(job.n // SPAN, "fend", "c", job.n, 0, 0) for parent, job in abroad if parent == n]
+        self._planned += [(0, "again!", k), *[(0, "more", k)] * 4]
+        return (n // SPAN, "erase", n, "force")
+
+    def _garble(self, q: int) -> Step:
+        """Both Pumps find what is no entry."""
+        self._planned += [(q, "pump", p, 100) for _ in range(3) for p in range(2)]
+        return (q, "garble")
 
     def _root(self, q: int) -> int:
         """A number for a parent: a new one, or one that a foreign client has left in a set without a row."""

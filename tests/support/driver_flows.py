@@ -262,7 +262,7 @@ class FlowWorld(ForeignFlows):
         producer.unfinished.pop(producer.tree[0][0], None)
 
     def _job(self, n: int) -> ControlJob:
-        job: ControlJob = self.realm.queues[n // SPAN].model.kin(n)
+        job: ControlJob = self.realm.job(n)
         return job
 
     def _node(self, tree: Tree, at: int = 0) -> Node | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.driver_control_job import QUEUES
+from tests.support.driver_control_job import QUEUES, SPAN, ControlJob
 from tests.support.driver_control_model import ControlModel
 from tests.support.driver_controls import ControlWorld
 from tests.support.driver_flows import Producer
@@ -26,6 +26,10 @@ class Realm:
         self.producers = (Producer(), Producer())
         self.queues = [ControlWorld(f"{name}{letter}", scripts, self) for letter in "abc"[:QUEUES]]
         self.worlds = {world.keys.queue: world for world in self.queues}
+
+    def job(self, n: int) -> ControlJob:
+        """The job of that number, whichever queue has it."""
+        return self.queues[n // SPAN].model.kin(n)
 
     def execute(self, step: Step) -> Turn:
         """Do one step; raises Violation."""
