@@ -113,7 +113,11 @@ class Driver:
     def _advance(self, run: Run, replies: list[Any] | None) -> list[Packed]:
         try:
             # A generator that has just been made takes nothing but None.
-            return next(run.turn) if replies is None else run.turn.send(replies)
+            commands = next(run.turn) if replies is None else run.turn.send(replies)
+            # No commands mean that it is over: a trip of none is answered here.
+            while not commands:
+                commands = run.turn.send([])
+            return commands
         except StopIteration:
             return []
         except Violation as violation:

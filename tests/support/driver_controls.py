@@ -193,7 +193,8 @@ class ControlWorld(FlowWorld):
     def reassign(self, n: int, group: str) -> Turn:
         """A waiting job moves to another lane."""
         job = self.known(n)
-        if job is None:
+        # The model knows one lane of a job: not that in which an earlier row was left, beside the one it moves to.
+        if job is None or ("lane" in job.places and job.group != job.lane):
             return
         keys = self.keys
         declared = (self.row(job), keys.lane(group), keys.ring, keys.paused, keys.glimit, keys.gactive, keys.wake)
