@@ -6,6 +6,7 @@ one core only, nothing is pinned and the report says so.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -82,6 +83,18 @@ def server() -> Iterator[str]:
             running.wait()
 
 
+@contextmanager
+def pinned_to_server() -> Iterator[None]:
+    """Inside, this process shares the server's core, so that a worker has its own to itself."""
+    if PINNED:
+        os.sched_setaffinity(0, {_CORES[0]})
+    try:
+        yield
+    finally:
+        if PINNED:
+            os.sched_setaffinity(0, {_CORES[1]})
+
+
 def _wait_until_up(port: int) -> None:
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
@@ -125,3 +138,35 @@ def report(name: str, **figures: Any) -> None:
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     print(json.dumps({"bench": name, **figures, "machine": machine}), flush=True)
+
+
+@contextmanager
+def serving(url: str, *options: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A `bench.app` that serves on the second core until the block ends. Raises RuntimeError when it ends by itself."""
+    with tempfile.TemporaryFile() as err:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bench.app", "--forever", *options],
+            env={**os.environ, "ECHOMQ_URL": url, "ECHOMQ_LOG_LEVEL": "warning", **environment},
+            cwd=Path(__file__).parents[1],
+            stdout=subprocess.DEVNULL,
+            stderr=err,
+        )
+        try:
+            yield process
+            if process.poll() is not None:
+                err.seek(0)
+                raise RuntimeError(f"the worker exited with {process.returncode}: {err.read()[-2000:].decode()}")
+        finally:
+            process.terminate()
+            process.wait()
+
+
+async def until_parked(connector: Connector, parked: int = 1) -> None:
+    """Return when as many of a worker's connections park as are expected. Raises RuntimeError after 10 s."""
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline:
+        clients = await connector.call("CLIENT", "LIST")
+        if sum(b"cmd=blpop" in line and b"flags=b" in line for line in clients.splitlines()) >= parked:
+            return
+        await asyncio.sleep(0.02)
+    raise RuntimeError(f"the worker did not park {parked} connections within {_START_S} s")
