@@ -10,6 +10,7 @@ import asyncio
 import socket
 import struct
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
@@ -65,7 +66,10 @@ class _Link:
 
     def take_command(self, command: bytes) -> None:
         """Forward one command, or answer it here."""
-        self.proxy.seen.append(command)
+        if self.proxy.remembers:
+            self.proxy.seen.append(command)
+        if self.proxy.tap is not None:
+            self.proxy.tap(command)
         rule = next((rule for rule in self.proxy.rules if rule.hits(command)), None)
         if rule is not None and rule.answer is not None:
             self.owed.append(rule.answer)
@@ -115,11 +119,21 @@ class _Link:
 class Proxy:
     """`async with Proxy(server.port) as proxy:` and connect to `proxy.url`.
 
-    `seen` holds every command that passed (raw bytes), `opened` counts connections. Faults are methods and may be
-    combined; what was set stays until it is undone or used up.
+    `seen` holds every command that passed (raw bytes; none with `remembers=False`, for a long run), `tap` is told each,
+    `opened` counts connections. Faults are methods and may be combined; what was set stays until it is undone or used
+    up.
     """
 
-    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        port: int,
+        host: str = "127.0.0.1",
+        *,
+        remembers: bool = True,
+        tap: Callable[[bytes], None] | None = None,
+    ) -> None:
+        self.remembers = remembers
+        self.tap = tap
         self.rules: list[Rule] = []
         self.seen: list[bytes] = []
         self.opened = 0
@@ -230,7 +244,9 @@ class Proxy:
         task.add_done_callback(self._tasks.discard)
         try:
             server_reader, server_writer = await asyncio.open_connection(*self._target)
-        except OSError:
+        except (OSError, asyncio.CancelledError):
+            # No link owns it yet: nobody else would close it. The task ends here either way; one that is cancelled
+            # would make asyncio's callback of the listener complain.
             writer.transport.abort()
             return
         link = _Link(self, writer, server_writer)

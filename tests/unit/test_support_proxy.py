@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -210,3 +212,31 @@ async def test_a_server_that_is_down_shows(url: str) -> None:
     """Where the server does not listen, the client's connection is closed."""
     async with Proxy(1) as proxy, connected(proxy) as client:
         assert await client.reply() == b""
+
+
+async def test_a_proxy_that_ends_while_it_connects_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client whose connection to the server is still being made sees its end when the proxy is left."""
+    began = asyncio.Event()
+
+    async def never(*_: object) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    loop = asyncio.get_running_loop()
+    with socket.socket() as client:
+        client.setblocking(False)
+        async with Proxy(1) as proxy:
+            monkeypatch.setattr(asyncio, "open_connection", never)
+            await loop.sock_connect(client, ("127.0.0.1", proxy.port))
+            await asyncio.wait_for(began.wait(), 5)
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(loop.sock_recv(client, 1), 5) == b"", "the connection has ended"
+
+
+async def test_what_passes_can_be_heard_and_forgotten(url: str, server: ValkeyServer) -> None:
+    """A tap is told each command; with remembers=False none is kept."""
+    heard: list[bytes] = []
+    async with Proxy(server.port, remembers=False, tap=heard.append) as proxy, connected(proxy) as client:
+        client.send(PING, echo("a"))
+        assert [await client.reply() for _ in range(2)] == [PONG, bulk("a")]
+        assert (heard, proxy.seen) == ([PING, echo("a")], [])
