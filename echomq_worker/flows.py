@@ -19,7 +19,7 @@ from echomq_worker.errors import InvalidArgument, KindRefused, StateRefused
 from echomq_worker.identity import JOB, Mint, check_id, default_mint
 from echomq_worker.keyspace import Keys
 from echomq_worker.outbox import BATCH as OUTBOX_BATCH
-from echomq_worker.outbox import Delivery, Policy, deliver, parse_entry
+from echomq_worker.outbox import Delivery, Policy, deliver, parse_entry, telling
 from echomq_worker.rows import checked
 from echomq_worker.script import Call, evaluate_many
 
@@ -72,8 +72,8 @@ class Added:
 
 @dataclass(slots=True)
 class _Placed:
-    """A node on its way. `kin`: its children as its row names them; `stands` (alive), `reported`: what was found of
-    it.
+    """A node on its way. `kin`: its children as its row names them; `stands` (alive), `reported`, `underway` (its
+    report as the outbox has it): what was found of it.
     """
 
     node: Node
@@ -86,6 +86,7 @@ class _Placed:
     kin: bytes = b""
     stands: bool = False
     reported: bool = False
+    underway: Delivery | None = None
     admitted: bool = False
 
     @property
@@ -164,7 +165,8 @@ class Flows:
         """What was found of these counts as far as their parents go on, which is known now.
 
         Of what an earlier parent was told one that was made anew has not heard: of its children those that were found
-        are looked for again, now that whatever they report reaches it.
+        are looked for again, now that whatever they report reaches it. A report that stands in the outbox may have been
+        delivered to the earlier one, by a Pump that is about to take it out: it is told here, too.
         """
         again: list[_Placed] = []
         for placed in level:
@@ -176,6 +178,10 @@ class Flows:
                 placed.reported = True
         if again:
             await self._look(again)
+        told = [placed.underway for placed in level if placed.underway is not None]
+        for start in range(0, len(told), _CALLS_A_TRIP):
+            calls = [telling(report) for report in told[start : start + _CALLS_A_TRIP]]
+            checked(await evaluate_many(self._wire, calls))
 
 
 def check(roots: Sequence[Node]) -> None:
@@ -235,14 +241,15 @@ class _Look:
 
     def read(self, replies: Sequence[Any]) -> None:
         """File what was found. Raises StateRefused."""
-        underway = {place: set(map(_whose, replies[at])) for place, at in self._outboxes.items()}
+        underway = {place: _reports(replies[at]) for place, at in self._outboxes.items()}
         for placed, at in self._heard:
             placed.reported = placed.reported or bool(replies[at])
         for placed, at in self._rows:
             parent = placed.parent
             if parent is not None and placed.parent_queue:
-                entry = (placed.parent_queue, parent.id, placed.id)
-                placed.reported = placed.reported or entry in underway[placed.level, placed.node.queue]
+                reports = underway[placed.level, placed.node.queue]
+                placed.underway = reports.get((placed.parent_queue, parent.id, placed.id))
+                placed.reported = placed.reported or placed.underway is not None
             found = any(value is not None for value in replies[at])
             if found and not placed.reported:
                 _check_row(placed, *replies[at][:3])
@@ -267,9 +274,10 @@ def _heard_of(placed: _Placed) -> list[Command]:
     return [("HEXISTS", name, placed.id) for name in names]
 
 
-def _whose(entry: bytes) -> tuple[str, str, str] | None:
-    told = parse_entry(entry)
-    return None if told is None else (told.parent_queue, told.parent, told.child)
+def _reports(entries: Sequence[bytes]) -> dict[tuple[str, str, str], Delivery]:
+    """What an outbox holds, by parent's queue, parent and child."""
+    told = [report for report in map(parse_entry, entries) if report is not None]
+    return {(report.parent_queue, report.parent, report.child): report for report in told}
 
 
 def _check_row(placed: _Placed, parent: bytes | None, parent_queue: bytes | None, kin: bytes | None) -> None:

@@ -82,7 +82,7 @@ async def deliver(wire: Wire, keys: Keys, entries: Sequence[bytes]) -> Delivered
     bad = [entry for entry, delivery in parsed if delivery is None]
     told: list[bytes] = []
     failures: list[EchoMQError] = []
-    for (entry, _), reply in zip(good, await evaluate_many(wire, [_call(one) for _, one in good]), strict=True):
+    for (entry, _), reply in zip(good, await evaluate_many(wire, [telling(one) for _, one in good]), strict=True):
         if not isinstance(reply, EchoMQError):
             told.append(entry)
         elif isinstance(reply, ServerError) and reply.code == _HOPELESS:
@@ -98,7 +98,8 @@ async def deliver(wire: Wire, keys: Keys, entries: Sequence[bytes]) -> Delivered
     return Delivered(len(told), len(bad))
 
 
-def _call(one: Delivery) -> Call:
+def telling(one: Delivery) -> Call:
+    """The call that tells a parent; told twice it counts once."""
     keys = Keys(one.parent_queue)
     dependencies, row = keys.dependencies(one.parent), keys.job(one.parent)
     if one.death is None:

@@ -200,11 +200,33 @@ async def test_below_a_node_that_has_reported_nothing_is_run_again(wire: Connect
 
     # Its report is on its way, then it is told.
     for _ in range(2):
-        before = await queue.state()
         assert not any(admitted_of(await Flows(wire).add(tree())))
-        assert await queue.state() == before
+        assert (await queue.state())[f"job:{ROOT}:dependencies"] == "1"
         await pump(wire, "mid")
-    assert (await queue.state())[f"job:{ROOT}:dependencies"] == "1"
+    assert (await queue.state())[f"job:{ROOT}:processed"] == {LEFT: LEFT}
+
+
+@pytest.mark.parametrize("dead", [False, True], ids=["done", "dead"])
+@pytest.mark.parametrize("half", [False, True], ids=["at once", "by a second add"])
+async def test_a_report_that_a_pump_is_about_to_take_out(wire: Connector, queue: Queue, dead: bool, half: bool) -> None:
+    """It was delivered to a parent that is gone: the one that is made anew hears of it from who adds it."""
+    root = Node(QUEUE, "root", [Node("low", "leaf", id=LEAF), Node(QUEUE, "x", id=RIGHT)], id=ROOT)
+    await Flows(wire).add(root)
+    low, verbs = FlowVerbs(wire, "low"), FlowVerbs(wire)
+    await low.claim_batch(1)
+    await (low.retry(LEAF, 1, max_attempts=1) if dead else low.complete(LEAF, 1))
+    await verbs.remove_job(ROOT)
+    # The Pump has delivered it, to nobody.
+    entries: list[Any] = await queue.raw.lrange("emq:{low}:flow:outbox", 0, -1)
+    if half:
+        # A producer that died behind its first call.
+        await verbs.flow_hold(ROOT, 2, "children", f'{{"low":["{LEAF}"],"{QUEUE}":["{RIGHT}"]}}')
+
+    await Flows(wire).add(root)
+    assert await queue.raw.lrem("emq:{low}:flow:outbox", 1, entries[0]) == 1
+
+    heard = await queue.raw.hgetall(f"emq:{{{QUEUE}}}:job:{ROOT}:{'failed' if dead else 'processed'}")
+    assert heard == {LEAF.encode(): b"boom" if dead else LEAF.encode()}
 
 
 async def test_children_without_ids_of_a_node_that_has_reported(wire: Connector, queue: Queue) -> None:
