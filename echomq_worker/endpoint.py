@@ -7,10 +7,11 @@ uses the reading of URLs, TLS contexts and the opening of sockets; handshake, re
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import socket
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol
 from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
@@ -30,6 +31,8 @@ from echomq_worker.errors import ConfigError, Unreachable
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
 _SCHEMES = ("redis", "rediss", "unix")
+# Schemes of several hosts: each of them is read as the plain URL of one.
+_OF_SEVERAL = ("redis+cluster", "rediss+cluster")
 _COMMON_OPTIONS = frozenset({"db", "username", "password"})
 _TLS_OPTIONS = frozenset(
     {
@@ -60,6 +63,8 @@ class Dialer(Protocol):
 
     factory: ProtocolFactory
     retry: Any
+    host: str
+    port: int
 
     async def connect(self) -> None:
         """Open the socket and TLS; raises the exceptions of redis-py."""
@@ -133,6 +138,13 @@ class Endpoint:
     def __repr__(self) -> str:
         return f"Endpoint({self.safe!r})"
 
+    def at(self, host: str, port: int) -> Endpoint:
+        """A server that this one has named: another address, the same credentials, the same TLS context."""
+        dialer = copy.copy(self.dialer)
+        dialer.host, dialer.port = host, port
+        peer = f"{host}:{port}"
+        return replace(self, safe=f"{self.safe}: {peer}", peer=peer, dialer=dialer)
+
     async def dial(self, factory: ProtocolFactory) -> None:
         """Connect once, socket and TLS; raises Unreachable."""
         self.dialer.factory = factory
@@ -148,7 +160,7 @@ def mask(url: str) -> str:
         parts = urlsplit(url)
     except ValueError:
         return _MASK
-    if parts.scheme not in _SCHEMES or _torn(parts):
+    if parts.scheme not in (*_SCHEMES, *_OF_SEVERAL) or _torn(parts):
         return _MASK
     login, at, host = parts.netloc.rpartition("@")
     if ":" in login:
