@@ -1,7 +1,6 @@
 """One multiplexed connection: many callers, replies in order, one write per event-loop turn, one watchdog.
 
-Source: design section 4 (a client call costs 140 microseconds of CPU; whatever is due goes in one flush), protocol
-section 3 (the fence, before anything else on every connection).
+Source: design section 4 (a client call costs 140 microseconds of CPU; whatever is due goes in one flush).
 """
 
 from __future__ import annotations
@@ -14,22 +13,16 @@ from typing import Any, Final, Protocol, cast
 
 import hiredis
 
-from echomq_worker.endpoint import Endpoint
 from echomq_worker.errors import (
-    AuthenticationFailed,
     CommandTimeout,
-    ConfigError,
     ConnectionLost,
     EchoMQError,
-    FenceRefused,
     InvalidArgument,
     ServerError,
     Unavailable,
-    Unreachable,
     WireError,
     refusal,
 )
-from echomq_worker.keyspace import FENCE_KEY
 
 Answer = list[Any] | WireError
 """The replies of a batch in order, or what became of the connection. A value, so that no future is left unread."""
@@ -56,7 +49,9 @@ _UNAVAILABLE: Final = frozenset(
         "UNBLOCKED",
     }
 )
-_CREDENTIALS: Final = frozenset({"NOAUTH", "NOPERM", "WRONGPASS"})
+# How a script ends that needs a key which is on another node now, or a slot that nobody serves; the words before them
+# differ between servers.
+_STOPPED: Final = ("a non local key in a cluster", "while the cluster is down", "access a slot not served")
 
 
 def reply_error(text: str) -> EchoMQError:
@@ -68,7 +63,7 @@ def reply_error(text: str) -> EchoMQError:
     if refused is not None:
         return refused
     shown = text.partition(", with args beginning with")[0]
-    if shown.split(" ", 1)[0] in _UNAVAILABLE:
+    if shown.split(" ", 1)[0] in _UNAVAILABLE or any(words in shown for words in _STOPPED):
         return Unavailable(shown)
     return ServerError(shown)
 
@@ -302,89 +297,3 @@ def _is_message(reply: Any) -> bool:
 
 def _told(reply: object) -> str:
     return f" ({reply})" if isinstance(reply, EchoMQError) else ""
-
-
-async def establish(
-    endpoint: Endpoint,
-    *,
-    wire_version: str,
-    connect_timeout_ms: int,
-    command_timeout_ms: int,
-    name: str,
-    hearer: Hearer | None = None,
-) -> Link:
-    """Connect, authenticate, select, name, and pass the fence: the link that is returned is ready for any command.
-
-    Raises Unreachable, AuthenticationFailed, FenceRefused, Unavailable (the server is loading, say), ConfigError (no
-    such database). `connect_timeout_ms` covers all of it. `hearer` hears the messages of a link that subscribes.
-    """
-    link = Link(endpoint.peer, command_timeout_ms / 1000, hearer=hearer)
-    try:
-        async with asyncio.timeout(connect_timeout_ms / 1000):
-            await endpoint.dial(lambda: link)
-            await _shake_hands(link, endpoint, wire_version, name)
-    except TimeoutError as error:
-        await link.aclose(at_once=True)
-        raise Unreachable(f"{endpoint.safe}: no connection within {connect_timeout_ms} ms") from error
-    except BaseException:
-        await link.aclose(at_once=True)
-        raise
-    return link
-
-
-async def _ask(link: Link, endpoint: Endpoint, commands: Sequence[Sequence[Any]]) -> list[Any]:
-    if link.closed:
-        raise Unreachable(f"{endpoint.safe}: the connection was closed during the handshake")
-    answer = await link.submit(b"".join(pack(command) for command in commands), len(commands))
-    if isinstance(answer, WireError):
-        raise Unreachable(f"{endpoint.safe}: during the handshake: {answer}") from answer
-    return answer
-
-
-async def _shake_hands(link: Link, endpoint: Endpoint, wire_version: str, name: str) -> None:
-    commands: list[tuple[Any, ...]] = []
-    if endpoint.username:
-        commands.append(("AUTH", endpoint.username, endpoint.password))
-    elif endpoint.password:
-        commands.append(("AUTH", endpoint.password))
-    if endpoint.db:
-        commands.append(("SELECT", endpoint.db))
-    commands += [("CLIENT", "SETNAME", name), ("GET", FENCE_KEY)]
-    replies = await _ask(link, endpoint, commands)
-    for command, reply in zip(commands, replies, strict=True):
-        if isinstance(reply, Unavailable):
-            raise reply
-        if isinstance(reply, EchoMQError):
-            _refuse_handshake(command[0], reply, endpoint)
-    found = _fence_value(replies[-1], endpoint, wire_version)
-    if found is None:
-        written, again = await _ask(link, endpoint, [("SET", FENCE_KEY, wire_version, "NX"), ("GET", FENCE_KEY)])
-        if isinstance(written, EchoMQError):
-            _fence_value(written, endpoint, wire_version)
-        found = _fence_value(again, endpoint, wire_version)
-    if found != wire_version:
-        raise FenceRefused(wire_version, found or "nothing")
-
-
-def _refuse_handshake(command: str, reply: EchoMQError, endpoint: Endpoint) -> None:
-    if command == "AUTH":
-        # The server's text is left out: some servers repeat the arguments in it.
-        code = reply.code if isinstance(reply, ServerError) else ""
-        hint = " (is a password set on the server for this user?)" if code == "ERR" else ""
-        raise AuthenticationFailed(f"{endpoint.safe}: the server refused the credentials: {code}{hint}") from None
-    if command == "SELECT" and isinstance(reply, ServerError) and reply.code not in _CREDENTIALS:
-        raise ConfigError(f"{endpoint.safe}: database {endpoint.db} cannot be selected: {reply}") from None
-
-
-def _fence_value(reply: object, endpoint: Endpoint, wire_version: str) -> str | None:
-    if isinstance(reply, Unavailable):
-        raise reply
-    if isinstance(reply, ServerError):
-        if reply.code in _CREDENTIALS:
-            raise AuthenticationFailed(f"{endpoint.safe}: {FENCE_KEY} cannot be read or claimed: {reply}")
-        if reply.code == "WRONGTYPE":
-            raise FenceRefused(wire_version, "a key that is not a string")
-        raise Unreachable(f"{endpoint.safe}: {reply}")
-    if isinstance(reply, bytes):
-        return reply.decode("utf-8", "backslashreplace")
-    return None

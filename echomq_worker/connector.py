@@ -13,9 +13,10 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from echomq_worker.clock import Clock, SystemClock
-from echomq_worker.connection import Answer, Hearer, Link, establish, pack
+from echomq_worker.connection import Answer, Hearer, Link, pack
 from echomq_worker.endpoint import Endpoint
 from echomq_worker.errors import ConfigError, EchoMQError, Unreachable, WireError
+from echomq_worker.handshake import establish
 from echomq_worker.parking import Parking
 from echomq_worker.subscription import Subscription
 

@@ -117,6 +117,8 @@ def _reply(replies: IO[bytes], command: str, where: str) -> bytes | None:
         text = rest.decode("utf-8", "backslashreplace")
         if text.startswith(_LOGIN_REFUSALS):
             raise AuthenticationFailed(f"{where}: {command}: {text}")
+        if text.startswith("MOVED"):
+            raise ConfigError(f"{where}: this is a node of a cluster, expected a URL of redis+cluster:// for it")
         raise Unavailable(f"{where}: {command}: {text}")
     if kind == b"+":
         return rest

@@ -44,7 +44,7 @@ async def test_a_different_fence_is_fatal_and_names_both(
         with pytest.raises(FenceRefused) as caught:
             async with connect(proxy.url):
                 raise AssertionError("the block must not run")
-        assert [command.split(b"\r\n")[2] for command in proxy.seen] == [b"CLIENT", b"GET"]
+        assert [command.split(b"\r\n")[2] for command in proxy.seen] == [b"HELLO", b"CLIENT", b"GET"]
     assert (caught.value.expected, caught.value.found) == ("echomq:3.0.0", "echomq:9.9.9")
     assert await raw.get("{emq}:version") == b"echomq:9.9.9"
 

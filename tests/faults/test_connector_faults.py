@@ -195,7 +195,7 @@ async def test_a_connection_that_never_lasts_is_one_attempt_a_call() -> None:
         nonlocal accepted
         accepted += 1
         await reader.read(1000)
-        writer.write(b"+OK\r\n$12\r\nechomq:3.0.0\r\n")
+        writer.write(b"*0\r\n+OK\r\n$12\r\nechomq:3.0.0\r\n")
         writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
@@ -270,7 +270,7 @@ async def test_a_reply_that_nobody_asked_for_ends_the_connection() -> None:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1000)
-        writer.write(b"+OK\r\n$12\r\nechomq:3.0.0\r\n")
+        writer.write(b"*0\r\n+OK\r\n$12\r\nechomq:3.0.0\r\n")
         await stray.wait()
         writer.write(b"+STRAY\r\n")
         await reader.read(1000)
@@ -334,7 +334,7 @@ async def test_a_slow_server_that_answers_is_waited_for() -> None:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1000)
-        writer.write(b"+OK\r\n$12\r\nechomq:3.0.0\r\n")
+        writer.write(b"*0\r\n+OK\r\n$12\r\nechomq:3.0.0\r\n")
         await reader.read(1000)
         for i in range(20):
             await asyncio.sleep(0.02)

@@ -1,0 +1,213 @@
+"""A real cluster for tests: three primaries and three replicas, failed over, and its slots migrated in both ways.
+
+Source: issue "The five promises", Topologies. The servers are those of `tests.support.valkey` in cluster mode.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+
+from echomq_worker.keyspace import SLOTS, Keys, slot
+from tests.support.valkey import ValkeyServer, free_port
+from tests.support.waiting import wait_until_sync
+
+NODE_TIMEOUT_MS = 1_000
+_MEETING_S = 30.0
+_PAGE = 100
+
+
+class ValkeyCluster:
+    """Servers of one cluster; every method blocks until what it says is true.
+
+    The first half of `servers` begins as primaries, the other half as the replica of each.
+    """
+
+    def __init__(self, *, primaries: int = 3, replicas: int = 3, args: Sequence[str] = ()) -> None:
+        self._primaries = primaries
+        self.servers = [_server(args) for _ in range(primaries + replicas)]
+
+    def start(self) -> ValkeyCluster:
+        """Start all, let them meet, and wait until every node says that the cluster is ok."""
+        with ThreadPoolExecutor(len(self.servers)) as pool:
+            list(pool.map(ValkeyServer.start, self.servers))
+        bounds = [SLOTS * n // self._primaries for n in range(self._primaries + 1)]
+        first = self.servers[0]
+        for number, (server, (low, high)) in enumerate(zip(self.servers, itertools.pairwise(bounds), strict=False), 1):
+            server.admin.execute_command("CLUSTER SET-CONFIG-EPOCH", number)
+            server.admin.execute_command("CLUSTER ADDSLOTSRANGE", low, high - 1)
+        for server in self.servers[1:]:
+            server.admin.execute_command("CLUSTER MEET", "127.0.0.1", first.port, _bus_port(first))
+        self._wait(lambda: all(len(_nodes(one)) == len(self.servers) for one in self.servers), "every node knows all")
+        for primary, replica in zip(self.servers, self.servers[self._primaries :], strict=False):
+            replica.admin.execute_command("CLUSTER REPLICATE", _id(primary))
+        self.settle()
+        return self
+
+    @property
+    def url(self) -> str:
+        """`redis+cluster://…` with the addresses of all servers."""
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
+
+    def settle(self) -> None:
+        """Wait until every living node says that the cluster is ok, and every replica follows its primary."""
+        self._wait(lambda: all(map(_is_settled, self.living)), "the cluster is ok for all of its nodes")
+
+    @property
+    def living(self) -> list[ValkeyServer]:
+        """The servers that run."""
+        return [server for server in self.servers if server.alive]
+
+    @property
+    def primaries(self) -> list[ValkeyServer]:
+        """The servers that own slots, as a majority of one another sees it."""
+        return [server for server in self.living if _owns(server)]
+
+    def owner(self, queue: str) -> ValkeyServer:
+        """The server that owns a queue's slot now."""
+        return self.owner_of(slot(Keys(queue).pending))
+
+    def owner_of(self, number: int) -> ValkeyServer:
+        """The server that owns a slot now, as it says itself."""
+        return next(one for one in self.living if any(low <= number <= high for low, high in _owns(one)))
+
+    def queue_of(self, server: ValkeyServer, prefix: str = "q") -> str:
+        """The name of a queue whose slot `server` owns."""
+        return next(name for name in (f"{prefix}{n}" for n in itertools.count()) if self.owner(name) is server)
+
+    def replica_of(self, primary: ValkeyServer) -> ValkeyServer:
+        """A living replica of a primary."""
+        id = _id(primary)
+        return next(one for one in self.living if _myself(one)["master_id"] == id)
+
+    def other_than(self, server: ValkeyServer) -> ValkeyServer:
+        """Another primary."""
+        return next(one for one in self.primaries if one is not server)
+
+    def kill_primary(self, server: ValkeyServer) -> ValkeyServer:
+        """SIGKILL a primary; answers its replica at once, which takes over about two node timeouts later."""
+        replica = self.replica_of(server)
+        server.kill()
+        return replica
+
+    def wait_primary(self, server: ValkeyServer) -> None:
+        """Wait until `server` owns slots and every living node knows it."""
+        number = wait_until_sync(lambda: _owns(server), "the replica has taken over", _MEETING_S)[0][0]
+        address = ("127.0.0.1", server.port)
+        self._wait(lambda: all(_owner_seen_by(one, number) == address for one in self.living), "all know the primary")
+
+    def failover(self, primary: ValkeyServer) -> ValkeyServer:
+        """`CLUSTER FAILOVER` on the replica of a primary; answers the new primary when all know it."""
+        replica = self.replica_of(primary)
+        replica.admin.execute_command("CLUSTER FAILOVER")
+        self.wait_primary(replica)
+        self.settle()
+        return replica
+
+    def migrate_by_key(self, number: int, to: ValkeyServer, *, page: int = _PAGE) -> Iterator[int]:
+        """Migrate a slot key by key; yields how many keys have moved, after each `page` of them, and before any.
+
+        The slot has changed hands when the iterator is exhausted.
+        """
+        source = self.owner_of(number)
+        to.admin.execute_command("CLUSTER SETSLOT", number, "IMPORTING", _id(source))
+        source.admin.execute_command("CLUSTER SETSLOT", number, "MIGRATING", _id(to))
+        moved = 0
+        yield moved
+        while keys := source.admin.execute_command("CLUSTER GETKEYSINSLOT", number, page):
+            source.admin.execute_command("MIGRATE", "127.0.0.1", to.port, "", 0, 5_000, "KEYS", *keys)
+            moved += len(keys)
+            yield moved
+        # The new owner first, so that there is one at any moment.
+        for server in (to, source, *self.primaries):
+            server.admin.execute_command("CLUSTER SETSLOT", number, "NODE", _id(to))
+
+    def migrate_at_once(self, number: int, to: ValkeyServer) -> None:
+        """Migrate a slot atomically (Valkey 9)."""
+        source = self.owner_of(number)
+        source.admin.execute_command("CLUSTER MIGRATESLOTS", "SLOTSRANGE", number, number, "NODE", _id(to))
+        self._wait(lambda: any(low <= number <= high for low, high in _owns(to)), "the slot has changed hands")
+
+    def clear(self) -> None:
+        """Delete every key."""
+        for server in self.primaries:
+            server.admin.flushall()
+
+    def close(self) -> None:
+        """Kill all and remove their directories."""
+        for server in self.servers:
+            server.close()
+
+    @staticmethod
+    def _wait(condition: Callable[[], bool], sentence: str) -> None:
+        def met() -> bool:
+            try:
+                return condition()
+            except (redis.RedisError, StopIteration):
+                return False
+
+        wait_until_sync(met, sentence, _MEETING_S)
+
+
+@contextmanager
+def valkey_cluster(**options: Any) -> Iterator[ValkeyCluster]:
+    """A cluster for the length of a block; the arguments of ValkeyCluster."""
+    cluster = ValkeyCluster(**options)
+    try:
+        yield cluster.start()
+    finally:
+        cluster.close()
+
+
+def _server(args: Sequence[str]) -> ValkeyServer:
+    return ValkeyServer(
+        args=(
+            *("--cluster-enabled", "yes", "--cluster-port", str(free_port())),
+            *("--cluster-node-timeout", str(NODE_TIMEOUT_MS), "--cluster-allow-replica-migration", "no"),
+            *("--repl-diskless-sync-delay", "0", "--cluster-replica-validity-factor", "0"),
+            *args,
+        )
+    )
+
+
+def _bus_port(server: ValkeyServer) -> int:
+    return int(server.admin.config_get("cluster-port")["cluster-port"])
+
+
+def _id(server: ValkeyServer) -> str:
+    return str(server.admin.execute_command("CLUSTER MYID").decode())
+
+
+def _nodes(server: ValkeyServer) -> list[dict[str, Any]]:
+    """What a node knows of all: id, address, flags, whose replica, whether the link stands, slots."""
+    told: Any = server.admin.execute_command("CLUSTER NODES")
+    return [{"address": address, **facts} for address, facts in told.items()]
+
+
+def _myself(server: ValkeyServer) -> dict[str, Any]:
+    return next(one for one in _nodes(server) if "myself" in one["flags"])
+
+
+def _owns(server: ValkeyServer) -> list[tuple[int, int]]:
+    mine = _myself(server)
+    if "master" not in mine["flags"]:
+        return []
+    return [(int(part[0]), int(part[-1])) for part in mine["slots"]]
+
+
+def _owner_seen_by(server: ValkeyServer, number: int) -> tuple[str, int]:
+    for low, high, primary, *_ in server.admin.execute_command("CLUSTER SLOTS"):
+        if low <= number <= high:
+            return (primary[0].decode(), primary[1])
+    raise StopIteration
+
+
+def _is_settled(server: ValkeyServer) -> bool:
+    state = server.admin.execute_command("CLUSTER INFO")["cluster_state"]
+    role = server.admin.info("replication")
+    return state == "ok" and role.get("master_link_status", "up") == "up"
