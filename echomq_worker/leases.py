@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import anyio
 
@@ -205,6 +205,7 @@ class Keeper:
     """The thread that beats `leases`. It connects when something is first due, and reports to its owner's loop."""
 
     __slots__ = (
+        "_beside",
         "_ended",
         "_failed",
         "_leases",
@@ -219,8 +220,16 @@ class Keeper:
     )
 
     def __init__(
-        self, leases: Leases, make: Callable[[], ClosingWire], *, shortest_lease_ms: int, outage: Outage
+        self,
+        leases: Leases,
+        make: Callable[[], ClosingWire],
+        *,
+        shortest_lease_ms: int,
+        outage: Outage,
+        beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
+        """`beside()` runs in the thread as well, until the end."""
+        self._beside = beside
         self._leases = leases
         self._make = make
         self._look_ms = shortest_lease_ms / _LOOKS_PER_LEASE
@@ -265,9 +274,13 @@ class Keeper:
         self._thread_loop = asyncio.get_running_loop()
         wire = self._make()
         try:
-            while not self._stopping:
-                await self._beat(wire)
-                await asyncio.sleep(self._look_ms / 1000)
+            async with asyncio.TaskGroup() as tasks:
+                beside = None if self._beside is None else tasks.create_task(self._beside())
+                while not self._stopping:
+                    await self._beat(wire)
+                    await asyncio.sleep(self._look_ms / 1000)
+                if beside is not None:
+                    beside.cancel()
         finally:
             await wire.aclose()
 

@@ -114,7 +114,22 @@ class Recovered:
     downtime_ms: int
 
 
-Observed: TypeAlias = Started | Completed | Failed | Retried | Delayed | Dead | Stale | DegradedNow | Recovered
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Something blocked the event loop for `blocked_ms`; it turns again. What it was, as far as is known: the handler
+    of a queue, the job, and `where`, the outermost and the innermost line of it.
+    """
+
+    queue: str | None
+    handler: str | None
+    id: str | None
+    where: str
+    blocked_ms: int
+
+
+Observed: TypeAlias = (
+    Started | Completed | Failed | Retried | Delayed | Dead | Stale | DegradedNow | Recovered | Blocked
+)
 Observer: TypeAlias = Callable[[Any], object]
 """A function of one Observed; what it returns is awaited where it can be."""
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import secrets
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import anyio
 
@@ -24,12 +25,13 @@ from echomq_worker.identity import Mint
 from echomq_worker.leases import Keeper, Leases
 from echomq_worker.listener import Listener
 from echomq_worker.logs import Logger, get_logger
-from echomq_worker.observers import DegradedNow, Observer, Observers, Recovered
+from echomq_worker.observers import Blocked, DegradedNow, Observer, Observers, Recovered
 from echomq_worker.options import Limits
 from echomq_worker.script import preload
 from echomq_worker.settings import Settings
 from echomq_worker.station import Pace, Shared, Station
 from echomq_worker.suspects import Suspects
+from echomq_worker.watch import Culprit, Watch
 
 SKEW_WARNING_MS = 1_000
 # A burst waits for what becomes due this soon, so that a retry is part of it and tomorrow's job is not.
@@ -161,7 +163,11 @@ class Run:
             self._hand_over = HandOver(self.connector, stations, clock=self._clock)
             shortest_ms = min(station.limits.lease_ms for station in stations)
             keeper = Keeper(
-                leases, partial(self._keepers_connector, shortest_ms), shortest_lease_ms=shortest_ms, outage=outage
+                leases,
+                partial(self._keepers_connector, shortest_ms),
+                shortest_lease_ms=shortest_ms,
+                outage=outage,
+                beside=self._watch(stations, observers),
             )
             tasks.start_soon(keeper.run, name="leases")
             if observers is not None:
@@ -189,6 +195,18 @@ class Run:
         counts += Counter(unpublished=unpublished)
         self._log.info("worker stopped", **dict(counts))
         return Report(counts)
+
+    def _watch(
+        self, stations: Sequence[Station], observers: Observers | None
+    ) -> Callable[[], Coroutine[Any, Any, None]] | None:
+        if not self._settings.blocked_ms:
+            return None
+
+        def tell(culprit: Culprit, blocked_ms: int) -> None:
+            if observers is not None:
+                observers.note(Blocked, culprit.queue, culprit.handler, culprit.id, culprit.where, blocked_ms)
+
+        return Watch(self._settings.blocked_ms, places=stations, clock=self._clock, log=self._log, tell=tell).run
 
     def _outage(self, observers: Observers | None) -> Outage:
         if observers is None:

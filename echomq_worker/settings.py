@@ -83,6 +83,10 @@ class Settings(BaseSettings):
             description="Recovery counts lost leases and buries a job at this one; unset: it counts none.",
         ),
     ] = None
+    blocked_ms: Annotated[
+        int,
+        Field(ge=0, le=DAY_MS, description="An event loop that is blocked for longer is warned about; 0: never."),
+    ] = 1_000
     grace_ms: Annotated[
         int, Field(ge=0, le=DAY_MS, description="How long running jobs may go on after the first signal.")
     ] = 25_000

@@ -142,6 +142,16 @@ class Station:
                 loop.stop()
 
     @property
+    def handler(self) -> str:
+        """The name of the queue's handler."""
+        return self._bound.name
+
+    @property
+    def busy(self) -> bool:
+        """Whether a handler has begun and not ended; may be asked in any thread."""
+        return any(consumer.slots.running for consumer in self.consumers)
+
+    @property
     def running(self) -> list[Job]:
         """Jobs whose handler has begun and not ended."""
         return [job for consumer in self.consumers for job in consumer.slots.running]

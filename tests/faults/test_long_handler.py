@@ -6,6 +6,7 @@ Source: promise "a handler whose worker is healthy is not started a second time"
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -57,7 +58,8 @@ async def test_a_handler_of_several_leases_beside_an_idle_worker_runs_once(
     url: str, raw: Redis, jobs: tuple[tuple[str, dict[str, int]], ...]
 ) -> None:
     """Four leases of an async handler and of a plain function, or three in which an async handler blocks the event
-    loop, with a second worker that has nothing to do: one run, attempts 1, and no word of a lost lease.
+    loop, with a second worker that has nothing to do: one run, attempts 1, and no word of a lost lease. Who blocks the
+    loop is warned about once, with the handler, the job, the line and how long.
 
     user-needs 20, 21, 28, 29, 31, 108.
     """
@@ -65,6 +67,15 @@ async def test_a_handler_of_several_leases_beside_an_idle_worker_runs_once(
         await wait_until(lambda: workers.ended() == ids, "the jobs have ended", 20)
         await _each_ran_once(workers, raw, ids)
         assert not [line for worker in workers.workers for line in worker.lines("lease lost|refused|degraded")]
+        warnings = [record for worker in workers.workers for record in worker.records() if record["level"] == "warning"]
+    if jobs != (BLOCKS,):
+        assert warnings == []
+        return
+    (said,) = warnings
+    assert (said["event"], said["queue"], said["id"]) == ("event loop blocked", "jobs", *ids)
+    assert said["handler"].endswith("run")
+    assert re.fullmatch(r"app\.py:\d+ in run", said["where"])
+    assert 0.7 * BLOCKS[1]["block_ms"] < said["blocked_ms"] < 1.3 * BLOCKS[1]["block_ms"] + 1_000
 
 
 async def test_lost_connections_do_not_cut_a_handler_short(server: ValkeyServer, url: str, raw: Redis) -> None:
