@@ -7,6 +7,7 @@ fault hits the reply that is meant and the others keep their order.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections import deque
@@ -245,8 +246,7 @@ class Proxy:
         try:
             server_reader, server_writer = await asyncio.open_connection(*self._target)
         except (OSError, asyncio.CancelledError):
-            # No link owns it yet: nobody else would close it. The task ends here either way; one that is cancelled
-            # would make asyncio's callback of the listener complain.
+            # No link owns it yet: nobody else would close it. The task ends here either way.
             writer.transport.abort()
             return
         link = _Link(self, writer, server_writer)
@@ -259,7 +259,9 @@ class Proxy:
                 asyncio.ensure_future(self._pump(server_reader, link, commands=False)),
             ]
             try:
-                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+                # The task ends behind this anyway; a cancelled one would make asyncio's callback complain.
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for pump in pumps:
                     pump.cancel()

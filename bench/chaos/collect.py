@@ -1,0 +1,151 @@
+"""Evidence from the notes of all processes, and from what passed the proxies."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bench.chaos.evidence import STARVED, Evidence, Exit, Fire, Grid, Happened, Order, Run, Terms, Try
+from bench.chaos.fleet import Kept
+from bench.chaos.notes import RUN_WORDS, lines, now_ms
+from bench.chaos.roles import LIMITS, QUEUES, TICKS
+from echomq_worker import Lanes
+from echomq_worker.keyspace import Keys
+from echomq_worker.script import scripts
+
+_REGISTRY = Keys(TICKS).repeat.encode()
+
+
+class Tap:
+    """Hears the commands of workers and keeps what concerns repeats: which id was made for which name, and when."""
+
+    def __init__(self) -> None:
+        self.fires: list[Fire] = []
+        script = scripts()["repeat_fire"]
+        self._heads = (script.sha.encode(), script.source.encode())
+
+    def command(self, command: bytes) -> None:
+        """Called with every command."""
+        if not any(head in command for head in self._heads):
+            return
+        words = _words(command)
+        if _REGISTRY not in words:
+            return
+        # EVALSHA sha 2 registry pending base now name id name id …
+        _, _, count, *rest = words
+        now, *pairs = rest[int(count) + 1 :]
+        for name, id in zip(pairs[::2], pairs[1::2], strict=True):
+            self.fires.append(Fire(name.decode(), id.decode(), int(now), now_ms()))
+
+
+def _words(command: bytes) -> list[bytes]:
+    """The words of a command as it stands on the wire."""
+    words: list[bytes] = []
+    at = command.index(b"\r\n") + 2
+    while at < len(command):
+        end = command.index(b"\r\n", at)
+        size = int(command[at + 1 : end])
+        words.append(command[end + 2 : end + 2 + size])
+        at = end + 4 + size
+    return words
+
+
+def collect(
+    folder: Path,
+    *,
+    terms: Terms,
+    faults: Sequence[Happened],
+    fires: Sequence[Fire],
+    grids: Sequence[Grid],
+    workers: Sequence[Kept],
+) -> Evidence:
+    """Everything that was noted; what the server holds is added later."""
+    orders, tries = _orders(folder)
+    happened = sorted([*faults, *_gaps(folder)], key=lambda one: one.begin_ms)
+    exits = [one for worker in workers for one in worker.exits]
+    killed = frozenset(pid for one in happened if one.kind == "kill" for pid in one.pids or ())
+    serves = {queue: [one.name for one in workers if queue in one.role.queues] for queue in QUEUES}
+    return Evidence(
+        terms=terms,
+        orders=orders,
+        tries=tries,
+        runs=_runs(folder),
+        faults=happened,
+        fires=fires,
+        grids=grids,
+        exits=[*exits, *_children(folder, workers, killed)],
+        limits={Lanes.group_for(name): limit for name, limit in LIMITS.items() if limit is not None},
+        serves=serves,
+        pumps=[one.name for one in workers if one.role.pump and TICKS in one.role.queues],
+        forgotten_ms=next((one.end_ms for one in happened if one.kind == "server_forget"), None),
+    )
+
+
+def _orders(folder: Path) -> tuple[dict[str, Order], dict[str, list[Try]]]:
+    orders: dict[str, Order] = {}
+    tries: defaultdict[str, list[Try]] = defaultdict(list)
+    for word, at, _, _, id, *rest in lines(folder, "orders"):
+        if word == "order":
+            queue, does, group, parent, policy, children = ("" if field == "-" else field for field in rest)
+            kin = tuple(children.split(",")) if children else ()
+            orders[id] = Order(id, queue, does, group, parent, policy, kin)
+        elif word == "try":
+            tries[id].append(Try(id, float(at), float("inf"), "unsure"))
+        elif word == "answer":
+            tries[id][-1] = replace(tries[id][-1], answered_ms=float(at), answer=rest[0])
+    return orders, dict(tries)
+
+
+def _runs(folder: Path) -> dict[str, list[Run]]:
+    by_claim: dict[tuple[str, str, str], Run] = {}
+    extra: list[Run] = []
+    for word, at, worker, pid, *rest in lines(folder, "runs-"):
+        if word not in RUN_WORDS:
+            continue
+        queue, id, attempts, held, group, *more = rest
+        claim = (id, held, pid)
+        if word == "start":
+            run = Run(id, queue, worker, int(pid), int(attempts), held, float(at), group=group.replace("-", ""))
+            if claim in by_claim:
+                extra.append(by_claim[claim])
+            by_claim[claim] = run
+        elif word == "read":
+            by_claim[claim] = replace(by_claim[claim], read=(int(more[0]), int(more[1])))
+        else:
+            by_claim[claim] = replace(by_claim[claim], end_ms=float(at), outcome=word)
+    runs: defaultdict[str, list[Run]] = defaultdict(list)
+    for run in sorted([*by_claim.values(), *extra], key=lambda one: one.start_ms):
+        runs[run.id].append(run)
+    return dict(runs)
+
+
+def _gaps(folder: Path) -> Iterator[Happened]:
+    """Gaps of workers in which they did not compute."""
+    for word, _, worker, pid, *rest in lines(folder, "runs-"):
+        if word == "gap":
+            begin, end, cpu = map(float, rest)
+            if cpu < (end - begin) / 2:
+                yield Happened(STARVED, worker, begin, end, frozenset({int(pid)}))
+
+
+def _children(folder: Path, workers: Sequence[Kept], killed: frozenset[int]) -> Iterator[Exit]:
+    """How the children of supervisors ended, by their log; a code of 0 says nothing."""
+    for worker in workers:
+        if worker.role.processes == 1:
+            continue
+        for line in (folder / f"log-{worker.name}").read_text(errors="replace").splitlines():
+            if '"process ended"' not in line:
+                continue
+            record = json.loads(line)
+            if record["code"] != 0:
+                fated = record["pid"] in killed and record["code"] == -9
+                yield Exit(worker.name, record["pid"], record["code"], _at(record), fated)
+
+
+def _at(record: dict[str, object]) -> float:
+    """A log line's time on the monotonic clock is not known: any fault may have been near."""
+    del record
+    return 0.0
