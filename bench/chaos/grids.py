@@ -28,11 +28,12 @@ def periods(seen: Evidence) -> tuple[list[Periods], list[Finding]]:
     counted: list[Periods] = []
     findings: list[Finding] = []
     for grid in seen.grids:
-        by_period: dict[int, list[str]] = {}
+        # A set: the same occurrence may be sent again, to a server that does not know the script yet.
+        by_period: dict[int, set[str]] = {}
         for fire in _fired(seen, grid):
-            by_period.setdefault((fire.now_ms - grid.first_ms) // grid.every_ms, []).append(fire.id)
+            by_period.setdefault((fire.now_ms - grid.first_ms) // grid.every_ms, set()).add(fire.id)
         findings += [
-            Finding("fired twice", grid.name, f"period {number} has {', '.join(ids)}")
+            Finding("fired twice", grid.name, f"period {number} has {', '.join(sorted(ids))}")
             for number, ids in sorted(by_period.items())
             if len(ids) > 1
         ]

@@ -82,10 +82,10 @@ async def _run(order: Order, server: ValkeyServer, say: Callable[[str], None]) -
         faults = Faults(server, workers, way_in, place=place, book=book)
         producer = await stack.enter_async_context(_producer(order, way_in, book, place))
         await producer.limit_lanes()
-        firsts = await producer.register()
         keeping = [asyncio.create_task(worker.run(), name=f"worker {worker.name}") for worker in workers]
         try:
             await _all_up(workers)
+            firsts = await producer.register()
             await _storm(order, faults, producer, say)
             until_ms = SystemClock().now_ms()
             await _patiently(producer.cancel)

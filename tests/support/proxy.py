@@ -78,7 +78,8 @@ class _Link:
             self.pay()
         else:
             self.owed.append(rule)
-            self.server.write(command)
+            if not self.server.is_closing():
+                self.server.write(command)
 
     def take_reply(self, reply: bytes) -> None:
         """Give one reply of the server to the client, or lose it."""
