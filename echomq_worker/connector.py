@@ -1,283 +1,45 @@
-"""The connector: commands and pipelines for many callers over one connection that is made again when it was lost.
+"""The connector that a URL asks for: one server's, or that of a cluster.
 
-Source: protocol section 3 (fence), design sections 3 and 4. Nothing is ever sent a second time: what a lost reply
-means is for the caller to decide, verb by verb.
+Source: issue "The five promises, kept under every fault, on every topology" (Topologies).
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
-from echomq_worker.clock import Clock, SystemClock
-from echomq_worker.connection import Answer, Hearer, Link, pack
+from echomq_worker.address import Kind
+from echomq_worker.clock import Clock
+from echomq_worker.cluster import ClusterConnector
 from echomq_worker.endpoint import Endpoint
-from echomq_worker.errors import ConfigError, EchoMQError, Unreachable, WireError
-from echomq_worker.handshake import establish
-from echomq_worker.parking import Parking
-from echomq_worker.subscription import Subscription
+from echomq_worker.single import Connector, Wire
 
-A = TypeVar("A", Parking, Subscription)
+__all__ = ["ClusterConnector", "Connector", "Wire", "connect", "make_connector"]
 
 
-class Wire(Protocol):
-    """What verbs are sent over: a connector, or a pool of them."""
+def make_connector(
+    url: str,
+    *,
+    wire_version: str = "echomq:3.0.0",
+    connect_timeout_ms: int = 5000,
+    command_timeout_ms: int = 5000,
+    clock: Clock | None = None,
+    name: str = "echomq",
+) -> Connector:
+    """A connector for the servers that `url` names, not connected yet.
 
-    async def call(self, *args: Any) -> Any:
-        """Send one command and return its reply; an error reply raises."""
-
-    async def pipeline(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """Send commands in one go and return the replies in order; error replies stand in place as exceptions."""
-
-
-class Connector:
-    """One multiplexed connection to the server; belongs to the event loop that uses it first.
-
-    Whatever is called in one event-loop turn leaves in one write. Cancelling a caller does not touch the connection:
-    its command runs, the reply is dropped. After a loss the next call connects again, once per call, and passes the
-    fence first. Commands that block (BLPOP) or change the connection (SUBSCRIBE, SELECT) do not belong here.
+    Raises ConfigError for a URL or timeout that cannot be used.
     """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        wire_version: str = "echomq:3.0.0",
-        connect_timeout_ms: int = 5000,
-        command_timeout_ms: int = 5000,
-        clock: Clock | None = None,
-        name: str = "echomq",
-    ) -> None:
-        """Raise ConfigError for a URL or timeout that cannot be used; nothing is connected yet."""
-        for setting, value in (("connect_timeout_ms", connect_timeout_ms), ("command_timeout_ms", command_timeout_ms)):
-            if value <= 0:
-                raise ConfigError(f"{setting}: {value}, expected 1 or more")
-        self._endpoint = Endpoint.parse(url)
-        self._wire_version = wire_version
-        self._connect_timeout_ms = connect_timeout_ms
-        self._command_timeout_ms = command_timeout_ms
-        self._clock = clock or SystemClock()
-        self._name = name
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._link: Link | None = None
-        self._opening: asyncio.Task[Link | EchoMQError] | None = None
-        self._apart: list[Parking | Subscription] = []
-        self._closed = False
-        self._generation = 0
-        self._held_up = 0
-
-    @property
-    def url_safe(self) -> str:
-        """The URL with its secrets masked."""
-        return self._endpoint.safe
-
-    @property
-    def connected(self) -> bool:
-        """Whether the connection stands, as far as is known."""
-        return self._link is not None and not self._link.closed
-
-    @property
-    def generation(self) -> int:
-        """How many times a connection was made and passed the fence."""
-        return self._generation
-
-    @property
-    def pending(self) -> int:
-        """Calls and pipelines that are not answered yet, those that wait for the connection included."""
-        return self._held_up + (0 if self._link is None else self._link.pending)
-
-    async def open(self) -> None:
-        """Connect now; raises Unreachable, AuthenticationFailed, FenceRefused, Unavailable or ConfigError."""
-        await self._usable()
-
-    async def call(self, *args: Any) -> Any:
-        """Send one command and return its reply, text as bytes.
-
-        Raises what the server answers (Refused, Unavailable, ServerError), ConnectionLost or CommandTimeout when the
-        reply is unknown, Unreachable and what `open` raises when nothing was sent, InvalidArgument for arguments that
-        are not bytes, text, int or float.
-        """
-        packed = pack(args)
-        link = self._link
-        if link is None or link.closed or not link.writable.is_set() or asyncio.get_running_loop() is not self._loop:
-            link = await self._usable()
-        reply = _replies(await link.submit(packed, 1))[0]
-        if isinstance(reply, EchoMQError):
-            try:
-                raise reply
-            finally:
-                del reply
-        return reply
-
-    async def pipeline(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """Send commands in one go and return the replies in order.
-
-        Error replies stand in place as Refused, Unavailable or ServerError instances; transport trouble raises as in
-        `call`. Between MULTI and EXEC of one pipeline nobody else's command comes.
-        """
-        if not commands:
-            return []
-        packed = b"".join([pack(command) for command in commands])
-        link = self._link
-        if link is None or link.closed or not link.writable.is_set() or asyncio.get_running_loop() is not self._loop:
-            link = await self._usable()
-        return _replies(await link.submit(packed, len(commands)))
-
-    def post(self, commands: Sequence[Sequence[Any]]) -> asyncio.Future[Answer] | None:
-        """Send commands in this turn's write and wait for nothing; None, and nothing sent, without a connection.
-
-        The future need not be awaited and never raises: it becomes the replies, or what became of the connection.
-        """
-        link = self._link
-        if link is None or link.closed:
-            return None
-        return link.submit(b"".join([pack(command) for command in commands]), len(commands))
-
-    def parking(self, *, margin_ms: int = 2000) -> Parking:
-        """A connection for blocking waits; it is closed with the connector. Raises EchoMQError on a closed one."""
-        return self._kept(Parking(self, self._establish_parking, margin_ms=margin_ms))
-
-    def subscription(self, purpose: str) -> Subscription:
-        """A connection that hears channels, named `<name>:<purpose>`; it is closed with the connector.
-
-        Raises EchoMQError on a closed one.
-        """
-
-        async def dial(hearer: Hearer) -> Link:
-            self._check_loop()
-            return await self._establish(f"{self._name}:{purpose}", hearer)
-
-        return self._kept(Subscription(dial, ping_ms=self._command_timeout_ms))
-
-    def _kept(self, one: A) -> A:
-        if self._closed:
-            raise EchoMQError(f"connector {self.url_safe}: it is closed")
-        self._apart = [kept for kept in self._apart if not kept.closed]
-        self._apart.append(one)
-        return one
-
-    async def skew_ms(self) -> int:
-        """The host's wall clock minus the server's TIME in ms, half the round trip taken off."""
-        started = self._clock.monotonic_ms()
-        seconds, microseconds = await self.call("TIME")
-        half_ms = (self._clock.monotonic_ms() - started) / 2
-        server_ms = int(seconds) * 1000 + int(microseconds) / 1000
-        return round(self._clock.now_ms() - half_ms - server_ms)
-
-    async def _usable(self) -> Link:
-        self._check_loop()
-        opened = False
-        self._held_up += 1
-        try:
-            while True:
-                if self._closed:
-                    raise EchoMQError(f"connector {self.url_safe}: it is closed")
-                link = self._link
-                if link is None or link.closed:
-                    if opened:
-                        raise Unreachable(f"{self.url_safe}: the connection was closed right after it was made")
-                    opened = True
-                    await self._open_once()
-                elif not link.writable.is_set():
-                    await link.writable.wait()
-                else:
-                    return link
-        finally:
-            self._held_up -= 1
-
-    def _check_loop(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._loop is None:
-            self._loop = loop
-        elif self._loop is not loop:
-            raise EchoMQError(f"connector {self.url_safe}: it belongs to another event loop, expected one per loop")
-
-    async def _open_once(self) -> None:
-        # One attempt for all who wait, in a task of its own: a caller who is cancelled takes only itself out.
-        task = self._opening
-        if task is None:
-            task = self._opening = asyncio.create_task(self._open_link(), name=f"connector:{self._name}:open")
-        await asyncio.wait({task})
-        outcome = EchoMQError(f"connector {self.url_safe}: it is closed") if task.cancelled() else task.result()
-        if isinstance(outcome, EchoMQError):
-            raise outcome
-
-    async def _open_link(self) -> Link | EchoMQError:
-        try:
-            self._link = await self._establish(self._name)
-            self._generation += 1
-            return self._link
-        except EchoMQError as error:
-            return error
-        finally:
-            self._opening = None
-
-    async def _establish_parking(self) -> Link:
-        self._check_loop()
-        return await self._establish(f"{self._name}:parking")
-
-    async def _establish(self, name: str, hearer: Hearer | None = None) -> Link:
-        return await establish(
-            self._endpoint,
-            wire_version=self._wire_version,
-            connect_timeout_ms=self._connect_timeout_ms,
-            command_timeout_ms=self._command_timeout_ms,
-            name=name,
-            hearer=hearer,
-        )
-
-    async def aclose(self) -> None:
-        """Close, with parkings and subscriptions; what is unanswered ends as ConnectionLost. May be called again."""
-        if self._loop is not None and not self._closed:
-            self._check_loop()
-        # A stack, so that a cancellation in the middle leaves nothing open behind it.
-        async with AsyncExitStack() as closing:
-            closing.push_async_callback(self._close_link)
-            closing.push_async_callback(self._end_opening)
-            await self._close_apart()
-
-    async def _close_apart(self) -> None:
-        apart, self._apart = self._apart, []
-        try:
-            # They first, and while commands still go: a token that nobody took is given back over this connection.
-            await asyncio.gather(*(one.aclose() for one in apart))
-        finally:
-            for one in apart:
-                one.abort()
-
-    async def _end_opening(self) -> None:
-        self._closed = True
-        if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.wait({self._opening})
-
-    async def _close_link(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            await link.aclose()
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self.open()
-        except BaseException:
-            # Cancelled while it connects: the attempt is a task of its own and has to be ended.
-            await self.aclose()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-
-def _replies(answer: Answer) -> list[Any]:
-    if isinstance(answer, WireError):
-        raise answer
-    return answer
+    endpoint = Endpoint.parse(url)
+    kind = ClusterConnector if endpoint.address.kind is Kind.CLUSTER else Connector
+    return kind(
+        endpoint,
+        wire_version=wire_version,
+        connect_timeout_ms=connect_timeout_ms,
+        command_timeout_ms=command_timeout_ms,
+        clock=clock,
+        name=name,
+    )
 
 
 @asynccontextmanager
@@ -292,10 +54,10 @@ async def connect(
 ) -> AsyncIterator[Connector]:
     """Open a Connector for the length of a block.
 
-    `url` is `redis://`, `rediss://` or `unix://`; `wire_version` is what the fence `{emq}:version` must hold. Raises
-    ConfigError, Unreachable, AuthenticationFailed, FenceRefused or Unavailable before the block begins.
+    `url` has one of the schemes of docs/topologies.md; `wire_version` is what the fence `{emq}:version` must hold.
+    Raises ConfigError, Unreachable, AuthenticationFailed, FenceRefused or Unavailable before the block begins.
     """
-    async with Connector(
+    async with make_connector(
         url,
         wire_version=wire_version,
         connect_timeout_ms=connect_timeout_ms,

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from echomq_worker.connection import Answer, Link, pack
-from echomq_worker.errors import EchoMQError, InvalidArgument, WireError
+from echomq_worker.errors import EchoMQError, InvalidArgument, Unavailable, WireError
 
 _GIVING_BACK_S = 1.0
 # What a loop that beats asks for: twice the lateness of a server with the default hz.
@@ -19,10 +19,11 @@ PUNCTUAL_MS = 200
 # As the scripts do it: a list of tokens that a lone token makes anew does not stay for ever.
 _TOKENS = 64
 _TOKEN_TTL_MS = 60_000
+_SENT_ON = "MOVED"
 
 
 class Home(Protocol):
-    """The connector that a parking belongs to: tokens that nobody took go back over it."""
+    """The connector to the server that a wait stands on: tokens that nobody took go back over it."""
 
     @property
     def connected(self) -> bool:
@@ -30,6 +31,17 @@ class Home(Protocol):
 
     async def call(self, *args: Any) -> Any:
         """Send one command."""
+
+
+class Berth(NamedTuple):
+    """A connection to park on, and the connector to the same server."""
+
+    link: Link
+    home: Home
+
+
+Dial = Callable[[str | bytes, Unavailable | None], Awaitable[Berth]]
+"""Makes a berth for a key; the second is why the last one was no good, where its server has sent us on (`MOVED`)."""
 
 
 class _Parked:
@@ -45,18 +57,25 @@ class _Parked:
         reply = answer[0] if isinstance(answer, list) and answer else None
         return (reply[0], reply[1]) if isinstance(reply, list) else None
 
+    def sent_on(self) -> Unavailable | None:
+        """The reply of a server that has not the slot of the keys any more."""
+        answer = self.answer.result() if self.answer.done() else []
+        reply = answer[0] if isinstance(answer, list) and answer else None
+        return reply if isinstance(reply, Unavailable) and reply.code == _SENT_ON else None
+
 
 class Parking:
     """Waits for readiness tokens on a connection of its own, which is made at the first wait.
 
     A wait that is cancelled leaves its BLPOP standing on the server; the next wait on the same keys takes it up, so
-    that a token that was popped meanwhile is found. `aclose` gives such a token back.
+    that a token that was popped meanwhile is found. `aclose` gives such a token back. In a cluster it stands on the
+    owner of its keys' slot, and where the slot is moved the wait goes on at the new one.
     """
 
-    def __init__(self, home: Home, dial: Callable[[], Awaitable[Link]], *, margin_ms: int = 2000) -> None:
+    def __init__(self, dial: Dial, *, margin_ms: int = 2000) -> None:
         if margin_ms <= 0:
             raise InvalidArgument(f"margin_ms: {margin_ms}, expected 1 or more")
-        self._home = home
+        self._home: Home | None = None
         self._dial = dial
         self._margin_s = margin_ms / 1000
         self._link: Link | None = None
@@ -111,6 +130,10 @@ class Parking:
                 # It ended by its own, earlier timeout, or its connection went while nobody waited.
                 parked = await self._park(keys, left_ms + stands_ms)
         await asyncio.wait({parked.answer}, timeout=max(0.0, until - monotonic()) if stands_ms else None)
+        if parked.sent_on() is not None:
+            left_ms = max(1, int((until - monotonic()) * 1000))
+            parked = await self._park(keys, left_ms + stands_ms)
+            await asyncio.wait({parked.answer}, timeout=max(0.0, until - monotonic()) if stands_ms else None)
         return self._take(parked) if parked.answer.done() else None
 
     def _take(self, parked: _Parked) -> bytes | None:
@@ -126,21 +149,24 @@ class Parking:
         return None if token is None else token[0]
 
     async def _park(self, keys: tuple[str | bytes, ...], timeout_ms: int) -> _Parked:
-        self._parked = None
+        before, self._parked = self._parked, None
         packed = pack(("BLPOP", *keys, f"{timeout_ms / 1000:.3f}"))
-        link = await self._ready()
+        link = await self._ready(keys[0], None if before is None else before.sent_on())
         link.unwatch()
         link.timeout_s = timeout_ms / 1000 + self._margin_s
         self._parked = _Parked(keys, link.submit(packed, 1))
         return self._parked
 
-    async def _ready(self) -> Link:
+    async def _ready(self, key: str | bytes, sent_on: Unavailable | None) -> Link:
         if self._closed:
             raise EchoMQError("parking: it is closed")
-        if self._link is not None and not self._link.closed:
-            return self._link
-        link = await self._dial()
+        before = self._link
+        if before is not None and not before.closed and sent_on is None:
+            return before
+        link, self._home = await self._dial(key, sent_on)
         self._link, self._client_id = link, None
+        if before is not None:
+            await before.aclose(at_once=True)
         answer = await link.submit(pack(("CLIENT", "ID")), 1)
         if isinstance(answer, WireError):
             raise answer
@@ -151,27 +177,21 @@ class Parking:
     async def _unpark(self) -> None:
         """End the standing BLPOP; a token that it has, or gets meanwhile, goes back to the list it came from."""
         parked, self._parked = self._parked, None
-        if parked is None:
+        home = self._home
+        if parked is None or home is None:
             return
         try:
             async with asyncio.timeout(_GIVING_BACK_S):
-                if not parked.answer.done() and self._client_id is not None and self._home.connected:
-                    await self._home.call("CLIENT", "UNBLOCK", self._client_id)
+                if not parked.answer.done() and self._client_id is not None and home.connected:
+                    await home.call("CLIENT", "UNBLOCK", self._client_id)
                     await asyncio.wait({parked.answer})
                 token = parked.token()
-                if token is not None and self._home.connected:
-                    await self._give_back(*token)
+                if token is not None and home.connected:
+                    await _give_back(home, *token)
         except (EchoMQError, TimeoutError):
             pass  # Without it the next beat finds the job.
         if not parked.answer.done() and self._link is not None:
             self._link.abort()
-
-    async def _give_back(self, key: bytes, value: bytes) -> None:
-        length = await self._home.call("LPUSH", key, value)
-        if length == 1:
-            await self._home.call("PEXPIRE", key, _TOKEN_TTL_MS)
-        elif length > _TOKENS:
-            await self._home.call("LTRIM", key, 0, _TOKENS - 1)
 
     def abort(self) -> None:
         """Drop the connection at once."""
@@ -188,3 +208,11 @@ class Parking:
             link, self._link = self._link, None
             if link is not None:
                 await link.aclose()
+
+
+async def _give_back(home: Home, key: bytes, value: bytes) -> None:
+    length = await home.call("LPUSH", key, value)
+    if length == 1:
+        await home.call("PEXPIRE", key, _TOKEN_TTL_MS)
+    elif length > _TOKENS:
+        await home.call("LTRIM", key, 0, _TOKENS - 1)

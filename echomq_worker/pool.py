@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from echomq_worker.clock import Clock
-from echomq_worker.connector import Connector
+from echomq_worker.connector import make_connector
 from echomq_worker.errors import ConfigError
 
 _PENDING = attrgetter("pending")
@@ -33,7 +33,7 @@ class Pool:
         if size < 1:
             raise ConfigError(f"size of the pool: {size}, expected 1 or more")
         self._connectors = [
-            Connector(
+            make_connector(
                 url,
                 wire_version=wire_version,
                 connect_timeout_ms=connect_timeout_ms,

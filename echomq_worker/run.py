@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 
 from echomq_worker.clock import Clock
-from echomq_worker.connector import Connector
+from echomq_worker.connector import Connector, make_connector
 from echomq_worker.degraded import Degraded, Outage
 from echomq_worker.errors import EchoMQError, WireError
 from echomq_worker.handlers import Bound
@@ -234,7 +234,7 @@ class Run:
     @staticmethod
     def _connector(settings: Settings, name: str, clock: Clock, *, limit_ms: int | None = None) -> Connector:
         most = limit_ms or max(settings.connect_timeout_ms, settings.command_timeout_ms)
-        return Connector(
+        return make_connector(
             settings.require_url(),
             wire_version=settings.wire_version,
             connect_timeout_ms=min(settings.connect_timeout_ms, most),

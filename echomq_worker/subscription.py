@@ -32,7 +32,9 @@ class Subscription:
     whether it is there; without an answer in the time that a command gets, the connection is given up.
     """
 
-    def __init__(self, dial: Callable[[Hearer], Awaitable[Link]], *, ping_ms: int, keep: int = KEEP) -> None:
+    def __init__(
+        self, dial: Callable[[Hearer, Sequence[str]], Awaitable[Link]], *, ping_ms: int, keep: int = KEEP
+    ) -> None:
         self.dropped = 0
         self._dial = dial
         self._ping_s = ping_ms / 1000
@@ -58,7 +60,7 @@ class Subscription:
         await self._drop_link()
         await self._check_open()
         self._lost = None
-        link = self._link = await self._dial(self)
+        link = self._link = await self._dial(self, channels)
         await self._check_open()
         answer = await link.submit(b"".join(pack(("SUBSCRIBE", name)) for name in channels), len(channels))
         if isinstance(answer, WireError):
