@@ -54,6 +54,10 @@ _UNAVAILABLE: Final = frozenset(
 _STOPPED: Final = ("a non local key in a cluster", "while the cluster is down", "access a slot not served")
 
 
+# The server behind a name or an address is no primary, or no longer: who connects anew may find the one that is.
+_NO_PRIMARY: Final = frozenset({"MASTERDOWN", "READONLY", "UNBLOCKED"})
+
+
 def reply_error(text: str) -> EchoMQError:
     """The error that an error reply stands for: a script's refusal, Unavailable, or ServerError.
 
@@ -87,6 +91,24 @@ def _can_be_sent(value: object) -> bool:
     if isinstance(value, str):
         return not any("\ud800" <= character <= "\udfff" for character in value)
     return isinstance(value, (bytes, int, float, memoryview)) and not isinstance(value, bool)
+
+
+class _Errors:
+    """The error replies of one connection; `no_primary` once the server has said that it is none.
+
+    An object of its own: the reader has no part in collecting garbage, and must not hold the link that holds it.
+    """
+
+    __slots__ = ("no_primary",)
+
+    def __init__(self) -> None:
+        self.no_primary = False
+
+    def __call__(self, text: str) -> EchoMQError:
+        error = reply_error(text)
+        if isinstance(error, Unavailable) and error.code in _NO_PRIMARY:
+            self.no_primary = True
+        return error
 
 
 class _Write:
@@ -124,7 +146,8 @@ class Hearer(Protocol):
 class Link(asyncio.Protocol):
     """One connection that is open or has been. It never reconnects and never sends anything twice.
 
-    `timeout_s` may be changed while nothing is unanswered. `closed` turns true as soon as no reply can come any more.
+    `timeout_s` may be changed while nothing is unanswered. `closed` turns true when nothing more is to be sent: no
+    reply can come any more, or the server says that it is no primary; then what is unanswered is answered still.
     `writable` is clear while more than 1 MiB waits to be sent; who queues more has to wait for it first.
     """
 
@@ -138,7 +161,9 @@ class Link(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._gone = asyncio.Event()
-        self._reader = hiredis.Reader(replyError=reply_error, notEnoughData=_NOTHING_YET)
+        self._ended = False
+        self._errors = _Errors()
+        self._reader = hiredis.Reader(replyError=self._errors, notEnoughData=_NOTHING_YET)
         self._waiting: deque[_Batch] = deque()
         self._next = _Write()
         self._heard_at = 0.0
@@ -174,7 +199,7 @@ class Link(asyncio.Protocol):
     def _flush(self) -> None:
         write, self._next = self._next, _Write()
         write.at = monotonic()
-        if write.packed and self._transport is not None and not self.closed:
+        if write.packed and self._transport is not None and not self._ended:
             self._transport.write(b"".join(write.packed))
         write.packed.clear()
 
@@ -211,7 +236,7 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Part of asyncio's protocol interface: hand out every reply that is complete."""
-        if self.closed:
+        if self._ended:
             return
         self._heard_at = monotonic()
         waiting = self._waiting
@@ -239,6 +264,15 @@ class Link(asyncio.Protocol):
         except hiredis.ProtocolError:
             self._end(ConnectionLost, "the peer does not speak the protocol (is it TLS on one side only?)")
             self.abort()
+        if self._errors.no_primary:
+            self._retire()
+
+    def _retire(self) -> None:
+        self.closed = True
+        self.writable.set()
+        if not self._waiting:
+            self._end(ConnectionLost, "the server is no primary any more")
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Part of asyncio's protocol interface."""
@@ -247,9 +281,9 @@ class Link(asyncio.Protocol):
         self._gone.set()
 
     def _end(self, kind: type[WireError], why: str) -> None:
-        if self._hearer is not None and not self.closed:
+        if self._hearer is not None and not self._ended:
             self._hearer.ended(kind(f"{self.peer}: {why}"))
-        self.closed = True
+        self.closed = self._ended = True
         self.writable.set()
         if self._watch is not None:
             self._watch.cancel()

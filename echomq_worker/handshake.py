@@ -22,6 +22,7 @@ from echomq_worker.errors import (
     WireError,
 )
 from echomq_worker.keyspace import FENCE_KEY
+from echomq_worker.sentinel import Named, find_primary
 
 _CREDENTIALS: Final = frozenset({"NOAUTH", "NOPERM", "WRONGPASS"})
 
@@ -40,21 +41,39 @@ async def establish(
 
     Raises Unreachable, AuthenticationFailed, FenceRefused, Unavailable (the server is loading, say), ConfigError (no
     such database, a node of a cluster where `cluster` is false, none where it is true). `connect_timeout_ms` covers all
-    of it. `hearer` hears the messages of a link that subscribes. Without `wire_version` the fence is not asked: in a
-    cluster only the owner of its slot can answer.
+    of it, the asking of sentinels too. `hearer` hears the messages of a link that subscribes. Without `wire_version`
+    the fence is not asked: in a cluster only the owner of its slot can answer.
     """
-    link = Link(endpoint.peer, command_timeout_ms / 1000, hearer=hearer)
+    named: Named | None = None
+    link: Link | None = None
     try:
         async with asyncio.timeout(connect_timeout_ms / 1000):
-            await endpoint.dial(lambda: link)
-            await _shake_hands(link, endpoint, wire_version, name, cluster=cluster)
+            if endpoint.sentinels:
+                named = await find_primary(endpoint, connect_timeout_ms)
+            server = endpoint if named is None else named.endpoint
+            link = made = Link(server.peer, command_timeout_ms / 1000, hearer=hearer)
+            await server.dial(lambda: made)
+            await _shake_hands(link, server, wire_version, name, cluster=cluster, primary=named is not None)
     except TimeoutError as error:
-        await link.aclose(at_once=True)
-        raise Unreachable(f"{endpoint.safe}: no connection within {connect_timeout_ms} ms") from error
+        await _give_up(link, named)
+        safe = endpoint.safe if named is None else named.endpoint.safe
+        raise Unreachable(f"{safe}: no connection within {connect_timeout_ms} ms{_hint(endpoint)}") from error
     except BaseException:
-        await link.aclose(at_once=True)
+        await _give_up(link, named)
         raise
     return link
+
+
+async def _give_up(link: Link | None, named: Named | None) -> None:
+    if named is not None:
+        named.failed()
+    if link is not None:
+        await link.aclose(at_once=True)
+
+
+def _hint(endpoint: Endpoint) -> str:
+    # A server without TLS waits for the end of a line, and so do we.
+    return "" if endpoint.address.tls is None else " (does this port speak TLS?)"
 
 
 async def _ask(link: Link, endpoint: Endpoint, commands: Sequence[Sequence[Any]]) -> list[Any]:
@@ -66,7 +85,27 @@ async def _ask(link: Link, endpoint: Endpoint, commands: Sequence[Sequence[Any]]
     return answer
 
 
-async def _shake_hands(link: Link, endpoint: Endpoint, wire_version: str | None, name: str, *, cluster: bool) -> None:
+async def _shake_hands(
+    link: Link, endpoint: Endpoint, wire_version: str | None, name: str, *, cluster: bool, primary: bool
+) -> None:
+    commands = _greeting(endpoint, name, primary=primary)
+    if wire_version is not None:
+        commands.append(("GET", FENCE_KEY))
+    replies = await _ask(link, endpoint, commands)
+    for (command, *_), reply in zip(commands, replies, strict=True):
+        if command == "HELLO":
+            _check_mode(reply, endpoint, cluster=cluster)
+        elif command == "ROLE":
+            _check_role(reply, endpoint)
+        if isinstance(reply, Unavailable):
+            raise reply
+        if isinstance(reply, EchoMQError):
+            _refuse_handshake(command, reply, endpoint)
+    if wire_version is not None:
+        await _pass_fence(link, endpoint, wire_version, replies[-1])
+
+
+def _greeting(endpoint: Endpoint, name: str, *, primary: bool) -> list[tuple[Any, ...]]:
     commands: list[tuple[Any, ...]] = []
     if endpoint.username:
         commands.append(("AUTH", endpoint.username, endpoint.password))
@@ -76,18 +115,9 @@ async def _shake_hands(link: Link, endpoint: Endpoint, wire_version: str | None,
     if endpoint.db:
         commands.append(("SELECT", endpoint.db))
     commands.append(("CLIENT", "SETNAME", name))
-    if wire_version is not None:
-        commands.append(("GET", FENCE_KEY))
-    replies = await _ask(link, endpoint, commands)
-    for command, reply in zip(commands, replies, strict=True):
-        if command[0] == "HELLO":
-            _check_mode(reply, endpoint, cluster=cluster)
-        if isinstance(reply, Unavailable):
-            raise reply
-        if isinstance(reply, EchoMQError):
-            _refuse_handshake(command[0], reply, endpoint)
-    if wire_version is not None:
-        await _pass_fence(link, endpoint, wire_version, replies[-1])
+    if primary:
+        commands.append(("ROLE",))
+    return commands
 
 
 async def _pass_fence(link: Link, endpoint: Endpoint, wire_version: str, reply: object) -> None:
@@ -107,8 +137,18 @@ def _check_mode(reply: object, endpoint: Endpoint, *, cluster: bool) -> None:
     mode = told.get(b"mode")
     if mode == b"cluster" and not cluster:
         raise ConfigError(f"{endpoint.safe}: this is a node of a cluster, expected a URL of redis+cluster:// for it")
+    if mode == b"sentinel":
+        raise ConfigError(f"{endpoint.safe}: this is a sentinel, expected redis+sentinel://{endpoint.peer}/<service>")
     if mode == b"standalone" and cluster:
         raise ConfigError(f"{endpoint.safe}: this is not a node of a cluster, expected a URL of redis:// for it")
+
+
+def _check_role(reply: object, endpoint: Endpoint) -> None:
+    """Whether what sentinels name says so itself. One that refuses to tell refuses writes where it is no primary."""
+    role = reply[0] if isinstance(reply, list) and reply else b"master"
+    if role != b"master":
+        said = role.decode("ascii", "replace") if isinstance(role, bytes) else role
+        raise Unreachable(f"{endpoint.safe}: a sentinel names it as the primary, its role is {said} (a failover?)")
 
 
 def _refuse_handshake(command: str, reply: EchoMQError, endpoint: Endpoint) -> None:

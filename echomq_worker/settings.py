@@ -146,7 +146,7 @@ def variable(name: str) -> str:
 
 def effective(settings: Settings) -> dict[str, object]:
     """Every setting with the value in force, for the line at start; passwords masked."""
-    from echomq_worker.endpoint import mask
+    from echomq_worker.address import mask
 
     values: dict[str, object] = dict(settings)
     values["url"] = None if settings.url is None else mask(settings.url.get_secret_value())
