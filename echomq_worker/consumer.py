@@ -92,6 +92,7 @@ class Consumer:
         self.slots = slots(self._ended)
         self.unstarted: list[Job] = []
         self.interrupted: list[Job] = []
+        self.beaten_ms: float | None = None
         self._wire = wire
         self._keys = keys
         self._clock = parts.clock
@@ -160,6 +161,7 @@ class Consumer:
         while not self._stopping:
             try:
                 beat = await self.beat()
+                self.beaten_ms = self._clock.monotonic_ms()
                 if beat.asked:
                     self._degraded.worked()
                 await self._rest_after(beat)

@@ -7,7 +7,7 @@ before.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from echomq_worker.clock import Clock
@@ -18,12 +18,14 @@ from echomq_worker.observers import Dead, Observers, Stale, Started
 from echomq_worker.verdict import Bury, Reject, Retry, RetryLater, Verdict
 
 Settled = tuple[Job, Verdict, str]
+# Ids on one line.
+LISTED = 100
 
 
 class Journal:
     """One per queue. `counts` has the answers of the settle script, and buried, lost, released, disowned, left."""
 
-    __slots__ = ("_clock", "_lines", "_log", "_observers", "_timed", "counts", "queue")
+    __slots__ = ("_clock", "_lines", "_log", "_observers", "_timed", "counts", "handed", "queue")
 
     def __init__(
         self, queue: str, *, log: Logger, clock: Clock, level: str = "info", observers: Observers | None = None
@@ -31,6 +33,7 @@ class Journal:
         """`observers` are told what is written; None: there are none."""
         self.queue = queue
         self.counts: Counter[str] = Counter()
+        self.handed: defaultdict[str, list[str]] = defaultdict(list)
         self._log = log.bind(queue=queue)
         self._clock = clock
         self._observers = observers
@@ -100,10 +103,13 @@ class Journal:
         self._log.info("job asked to end", id=job.id, attempt=job.attempts, reason=why)
 
     def handed_over(self, what: str, ids: Sequence[str]) -> None:
-        """At shutdown: jobs that were released, disowned, or left to their lease."""
-        if ids:
-            self.counts[what] += len(ids)
-            self._log.warning(f"jobs {what}", ids=list(ids))
+        """At shutdown: jobs that were released, disowned, or left to their lease. `handed` keeps the first hundred."""
+        if not ids:
+            return
+        self.counts[what] += len(ids)
+        self.handed[what] += ids[: LISTED - len(self.handed[what])]
+        for at in range(0, len(ids), LISTED):
+            self._log.warning(f"jobs {what}", ids=list(ids[at : at + LISTED]))
 
     def _tell(self, job: Job, verdict: Verdict, answer: str) -> None:
         fields: dict[str, object] = {"id": job.id, "attempt": job.attempts}

@@ -37,6 +37,7 @@ class Metronome:
         "_parking",
         "_recovery",
         "_stopping",
+        "beaten_ms",
     )
 
     def __init__(
@@ -55,6 +56,7 @@ class Metronome:
         self._owed = False
         self._next_beat_ms = clock.monotonic_ms()
         self._stopping = False
+        self.beaten_ms: float | None = None
 
     async def park(self, _timeout_ms: float, /) -> None:
         """Rest until poked: a token came, or a beat has passed and it is this consumer's turn to look."""
@@ -87,7 +89,8 @@ class Metronome:
         """
         with anyio.CancelScope(shield=True):
             swept = await self._recovery.beat()
-        self._next_beat_ms = self._clock.monotonic_ms() + self._beat_ms
+        self.beaten_ms = self._clock.monotonic_ms()
+        self._next_beat_ms = self.beaten_ms + self._beat_ms
         self._poke()
         return swept
 

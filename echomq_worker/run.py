@@ -22,11 +22,13 @@ from echomq_worker.errors import EchoMQError, WireError
 from echomq_worker.handlers import Bound
 from echomq_worker.handover import HandOver
 from echomq_worker.identity import Mint
+from echomq_worker.journal import LISTED
 from echomq_worker.leases import Keeper, Leases
 from echomq_worker.listener import Listener
 from echomq_worker.logs import Logger, get_logger
 from echomq_worker.observers import Blocked, DegradedNow, Observer, Observers, Recovered
 from echomq_worker.options import Limits
+from echomq_worker.readiness import Readiness
 from echomq_worker.script import preload
 from echomq_worker.settings import Settings
 from echomq_worker.station import Pace, Shared, Station
@@ -97,6 +99,8 @@ class Run:
         self._stopped = anyio.Event()
         self._starting: anyio.CancelScope | None = None
         self._hand_over: HandOver | None = None
+        self._stations: Sequence[Station] = ()
+        self._outage_now: Outage | None = None
         self._pace = Pace(
             name=secrets.token_hex(6),
             beat_ms=settings.beat_ms,
@@ -125,6 +129,15 @@ class Run:
         if self._starting is not None:
             self._starting.cancel()
 
+    def readiness(self) -> Readiness:
+        """Whether this process claims and works now; may be asked in any thread."""
+        return Readiness(
+            started=bool(self._stations),
+            draining=self._stopped.is_set(),
+            degraded=self._outage_now is not None and self._outage_now.degraded,
+            queues=tuple(station.beat() for station in self._stations),
+        )
+
     def starting(self, scope: anyio.CancelScope | None) -> None:
         """What a stop has to cancel as long as nothing is claimed; None from then on."""
         self._starting = scope
@@ -144,7 +157,7 @@ class Run:
     async def _run(self, state: object, *, burst: bool, signals: bool) -> Report:
         leases = Leases(clock=self._clock)
         observers = Observers(self._observe, log=self._log) if self._observe else None
-        outage = self._outage(observers)
+        outage = self._outage_now = self._outage(observers)
         await self._look_at_server()
         async with anyio.create_task_group() as tasks:
             shared = Shared(
@@ -159,17 +172,9 @@ class Run:
                 state=state,
                 observers=observers,
             )
-            stations = [Station(bound, shared, self._pace) for bound in self._bounds]
+            stations = self._stations = [Station(bound, shared, self._pace) for bound in self._bounds]
             self._hand_over = HandOver(self.connector, stations, clock=self._clock)
-            shortest_ms = min(station.limits.lease_ms for station in stations)
-            keeper = Keeper(
-                leases,
-                partial(self._keepers_connector, shortest_ms),
-                shortest_lease_ms=shortest_ms,
-                outage=outage,
-                beside=self._watch(stations, observers),
-            )
-            tasks.start_soon(keeper.run, name="leases")
+            tasks.start_soon(self._keeper(shared, stations).run, name="leases")
             if observers is not None:
                 tasks.start_soon(observers.run, name="observers")
             tasks.start_soon(self._listener(stations, leases, outage).run, name="listener")
@@ -190,11 +195,31 @@ class Run:
             if observers is not None:
                 await observers.finish(_LAST_TOLD_MS)
             tasks.cancel_scope.cancel()
+        return self._report(stations)
+
+    def _report(self, stations: Sequence[Station]) -> Report:
         counts: Counter[str] = sum((station.journal.counts for station in stations), Counter())
         unpublished = sum(station.publisher.dropped for station in stations if station.publisher is not None)
         counts += Counter(unpublished=unpublished)
-        self._log.info("worker stopped", **dict(counts))
+        self._log.info("worker stopped", **dict(counts), **self._handed_over())
         return Report(counts)
+
+    def _handed_over(self) -> dict[str, list[str]]:
+        """The ids of what was given back, and of what waits for its lease, at most a hundred of each."""
+        handed = [station.journal.handed for station in self._stations]
+        kinds = {"released_ids": ("released",), "left_ids": ("disowned", "left")}
+        ids = {kind: [id for one in handed for what in whats for id in one[what]] for kind, whats in kinds.items()}
+        return {kind: found[:LISTED] for kind, found in ids.items() if found}
+
+    def _keeper(self, shared: Shared, stations: Sequence[Station]) -> Keeper:
+        shortest_ms = min(station.limits.lease_ms for station in stations)
+        return Keeper(
+            shared.leases,
+            partial(self._keepers_connector, shortest_ms),
+            shortest_lease_ms=shortest_ms,
+            outage=shared.outage,
+            beside=self._watch(stations, shared.observers),
+        )
 
     def _watch(
         self, stations: Sequence[Station], observers: Observers | None

@@ -35,6 +35,7 @@ from echomq_worker.outcome import Outcome
 from echomq_worker.parking import PUNCTUAL_MS, Parking
 from echomq_worker.publisher import Publisher
 from echomq_worker.pump import Pump
+from echomq_worker.readiness import LATE_BEATS, QueueBeat
 from echomq_worker.recovery import Recovery
 from echomq_worker.rows import checked
 from echomq_worker.settle import Settle, Settled
@@ -155,6 +156,20 @@ class Station:
     def running(self) -> list[Job]:
         """Jobs whose handler has begun and not ended."""
         return [job for consumer in self.consumers for job in consumer.slots.running]
+
+    def beat(self) -> QueueBeat:
+        """How long ago each claim loop of the queue had its last good pass; may be asked in any thread."""
+        now = self._shared.clock.monotonic_ms()
+        beats = [one.beaten_ms for one in self.consumers]
+        # Of a pool one idle consumer is woken at each beat, in turn.
+        most_ms = LATE_BEATS * self._pace.beat_ms
+        late = any(at is None or now - at > most_ms * len(beats) for at in beats)
+        if self.metronome is not None:
+            beats.append(self.metronome.beaten_ms)
+            late = late or beats[-1] is None or now - beats[-1] > most_ms
+        ages = [None if at is None else now - at for at in beats]
+        age = None if None in ages else round(max(age for age in ages if age is not None))
+        return QueueBeat(self.queue, age, late)
 
     @property
     def idle(self) -> bool:

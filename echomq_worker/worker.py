@@ -17,6 +17,7 @@ from echomq_worker.clock import Clock, SystemClock
 from echomq_worker.errors import ConfigError
 from echomq_worker.handlers import Bound, Handlers, yielded_type
 from echomq_worker.observers import Observer
+from echomq_worker.readiness import Readiness
 from echomq_worker.run import Report, Run
 from echomq_worker.settings import Settings, load_settings
 
@@ -132,6 +133,13 @@ class Worker:
         """End `run` as a first signal would: drain, then hand over. Without a run it has no effect."""
         if self._running is not None:
             self._running.stop()
+
+    def readiness(self) -> Readiness:
+        """Whether this worker claims and works now, for a probe: not while it starts, drains or is degraded, nor when a
+        claim loop had no good pass for three beats. May be asked in any thread, also while the event loop is blocked.
+        """
+        running = self._running
+        return Readiness() if running is None else running.readiness()
 
     async def run(
         self,

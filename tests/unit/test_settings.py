@@ -31,6 +31,7 @@ DEFAULTS = {
     "stalled": None,
     "dead_max_age_ms": None,
     "dead_max_count": None,
+    "blocked_ms": 1_000,
     "grace_ms": 25_000,
     "connect_timeout_ms": 5_000,
     "command_timeout_ms": 5_000,
