@@ -160,7 +160,7 @@ async def _pages(wire: Wire, keys: Keys) -> AsyncIterator[list[str]]:
 
 async def _chosen(wire: Wire, keys: Keys, chosen: DeadFilter) -> AsyncIterator[list[str]]:
     left = chosen.limit
-    until = None if chosen.older_than_ms is None else await now_ms(wire) - chosen.older_than_ms
+    until = None if chosen.older_than_ms is None else await now_ms(wire, keys) - chosen.older_than_ms
     async for page in _listed(wire, keys, chosen.ids) if chosen.ids is not None else _pages(wire, keys):
         ids = [id for id in page if until is None or minted_at_ms(id) <= until]
         if chosen.error is not None:
@@ -193,7 +193,7 @@ async def _trimmable(
         raise InvalidArgument("max_age_ms and max_count: expected at least one of them")
     until, surplus = -1, 0
     if max_age_ms is not None:
-        until = await now_ms(wire) - integer("max_age_ms", max_age_ms, at_least=0)
+        until = await now_ms(wire, keys) - integer("max_age_ms", max_age_ms, at_least=0)
     if max_count is not None:
         surplus = int(await wire.call("ZCARD", keys.dead)) - integer("max_count", max_count, at_least=0)
     limit = None if limit is None else integer("limit", limit, at_least=1)

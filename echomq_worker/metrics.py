@@ -158,7 +158,8 @@ class Metrics:
 
     async def expired_leases(self, queue: str) -> int:
         """Jobs whose lease is over and that nobody has put back yet: above 0 for a beat at most where a worker runs."""
-        return int(await self._wire.call("ZCOUNT", Keys(queue).active, "-inf", await rows.now_ms(self._wire)))
+        keys = Keys(queue)
+        return int(await self._wire.call("ZCOUNT", keys.active, "-inf", await rows.now_ms(self._wire, keys)))
 
     async def next_due_ms(self, queue: str) -> int | None:
         """The earliest run-at of a scheduled job, in ms since 1970; it may be past. None where none is scheduled."""
@@ -193,7 +194,7 @@ class Metrics:
         minted = [
             minted_at_ms(id) for head in heads for raw in head if is_branded(id := raw.decode("utf-8", "replace"))
         ]
-        return max(0, await rows.now_ms(self._wire) - min(minted)) if minted else None
+        return max(0, await rows.now_ms(self._wire, keys) - min(minted)) if minted else None
 
 
 def _number(value: Any) -> int | None:

@@ -192,7 +192,7 @@ class Desk:
 
     async def now_ms(self) -> int:
         """The server's clock."""
-        return await now_ms(self.wire)
+        return await now_ms(self.wire, self.keys)
 
     async def lease_since(self, before_ms: int, lease_ms: int = LEASE_MS) -> Between:
         """The deadline of a lease that was taken since then."""
