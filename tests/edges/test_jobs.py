@@ -153,6 +153,16 @@ def test_refusals_before_the_wire_are_value_errors() -> None:
     assert all(issubclass(refused, ValueError) for refused in (InvalidId, InvalidQueueName, InvalidArgument))
 
 
+async def test_an_id_is_admitted_again_once_its_job_is_done(jobs: Jobs) -> None:
+    """While the row is there it is a duplicate, in hand too; with the completion the row goes, and the id is free."""
+    assert not (await jobs.enqueue(QUEUE, b"x", id=job(1))).duplicate
+    assert await jobs.claim(QUEUE, FAR_MS)
+    assert (await jobs.enqueue(QUEUE, b"x", id=job(1))).duplicate
+    assert await jobs.complete(QUEUE, job(1), 1)
+
+    assert not (await jobs.enqueue(QUEUE, b"x", id=job(1))).duplicate
+
+
 async def test_claim_and_complete(jobs: Jobs, queue: Queue) -> None:
     """One job through the plain verbs: claimed once, completed once, then gone."""
     await jobs.enqueue(QUEUE, b"x", id=job(1))

@@ -1,0 +1,154 @@
+"""Connections that are lost again and again, and a server that is not there: one curve, no spinning, nothing stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import pairwise
+
+from redis.asyncio import Redis
+
+from echomq_worker.clock import SystemClock
+from echomq_worker.connector import connect
+from echomq_worker.job import Job
+from echomq_worker.jobs import Jobs
+from echomq_worker.worker import Worker
+from tests.support.proxy import Proxy
+from tests.support.running import running
+from tests.support.valkey import OwnServer, ValkeyServer
+from tests.support.waiting import wait_until
+
+BEAT_MS = 100
+CURVE = [BEAT_MS * 2**step for step in range(10)]
+# A process of a shared machine that is asked to run.
+MARGIN_S = 0.3
+
+
+class Noted(SystemClock):
+    """A clock that keeps how long was waited for: of an idle consumer these are the waits after a failed beat."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    async def sleep_ms(self, ms: float) -> None:
+        """As it is, and kept."""
+        self.waits.append(ms)
+        await super().sleep_ms(ms)
+
+
+async def test_the_same_curve_answers_whichever_command_fails(server: ValkeyServer, url: str) -> None:
+    """The 1st, 2nd, and 50th script that the worker sends loses its connection, and so does its next try: each time it
+    waits a beat, then two, and the next job runs. The first connect is nothing special.
+    """
+    clock = Noted()
+    worker = Worker(clock=clock)
+    ran: set[str] = set()
+
+    @worker.handler("a")
+    async def handle(job: Job) -> None:
+        ran.add(job.id)
+
+    async with (
+        connect(url) as connector,
+        Proxy(server.port) as proxy,
+        running(worker, proxy.url, options={"pump": False}, beat_ms=BEAT_MS),
+    ):
+        for nth in (1, 2, 50):
+            clock.waits.clear()
+            for number in (nth, 1):
+                rule = proxy.swallow_reply(b"EVALSHA", number)
+                await wait_until(partial(getattr, rule, "done"), f"script {number} from here lost its connection", 15)
+            id = (await Jobs(connector).enqueue("a", b"x")).id
+            await wait_until(partial(ran.__contains__, id), "the next job runs")
+            assert clock.waits == CURVE[:2]
+
+
+@asynccontextmanager
+async def _closed_door(port: int) -> AsyncIterator[list[float]]:
+    """Somebody listens on the port and hangs up at once; when."""
+    knocks: list[float] = []
+
+    def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        knocks.append(time.monotonic())
+        writer.transport.abort()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", port):
+        yield knocks
+
+
+async def test_an_outage_costs_its_process_next_to_nothing(own_server: OwnServer) -> None:
+    """Without a server for two seconds: no loop tries more often than its curve says, and the event loop, which an
+    application may share, is as quick as ever.
+    """
+    server, clock = own_server(), Noted()
+    worker = Worker(clock=clock)
+
+    @worker.handler("a")
+    async def handle() -> None: ...
+
+    async with running(worker, server.url, beat_ms=BEAT_MS, tick_ms=BEAT_MS):
+        await wait_until(lambda: clock.waits, "its loops run")
+        server.stop()
+        async with _closed_door(server.port) as knocks:
+            await wait_until(lambda: knocks, "it has noticed")
+            lags: list[float] = []
+            used, began = time.process_time(), time.monotonic()
+            while time.monotonic() < began + 2:
+                before = time.monotonic()
+                await asyncio.sleep(0.01)
+                lags.append(time.monotonic() - before - 0.01)
+            used = time.process_time() - used
+
+    # A beat, two, four, eight: five tries of a loop in two seconds. Its consumer, Pump and listener may try.
+    assert 3 <= len(knocks) <= 3 * 6
+    assert used < 0.5, "a quarter of one core"
+    assert sorted(lags)[len(lags) * 9 // 10] < 0.05
+
+
+async def test_a_run_of_random_losses_leaves_nothing_stuck(server: ValkeyServer, url: str, raw: Redis) -> None:
+    """For three seconds connections of the worker are killed at random while jobs come in, standalone and pooled:
+    between two starts there are never three beats, and every job runs once and is settled.
+    """
+    worker, draw = Worker(), random.Random(11)
+    starts: dict[str, list[float]] = {"a": [], "b": []}
+    runs: Counter[str] = Counter()
+
+    async def handle(job: Job) -> None:
+        starts[job.queue].append(time.monotonic())
+        runs[job.id] += 1
+        await asyncio.sleep(0.02)
+
+    for queue, consumers in (("a", 1), ("b", 3)):
+        worker.handler(queue, consumers=consumers, concurrency=30)(handle)
+
+    async def settled() -> bool:
+        counts = [await raw.hget(f"emq:{{{queue}}}:metrics:completed", "count") for queue in starts]
+        return sum(int(count or 0) for count in counts) == len(ids)
+
+    ids: set[str] = set()
+    async with connect(url, name="tests-producer") as connector, running(worker, url, beat_ms=BEAT_MS):
+        jobs, kill_at, kills = Jobs(connector), 0.0, 0
+        ids |= {(await jobs.enqueue(queue, b"x")).id for queue in starts}
+        await wait_until(settled, "the worker works")
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            ids |= {(await jobs.enqueue(queue, b"x")).id for queue in starts}
+            if time.monotonic() > kill_at:
+                ours = [row["id"] for row in server.admin.client_list() if row["name"].startswith("echomq")]
+                kills += sum(
+                    int(server.admin.client_kill_filter(_id=id)) for id in draw.sample(ours, min(2, len(ours)))
+                )
+                kill_at = time.monotonic() + draw.uniform(0.05, 0.4)
+            await asyncio.sleep(0.01)
+        await wait_until(settled, "every job is settled")
+
+    assert kills > 10
+    assert set(runs) == ids
+    assert set(runs.values()) == {1}
+    for when in starts.values():
+        assert max(late - early for early, late in pairwise(when)) < 3 * BEAT_MS / 1000 + MARGIN_S
