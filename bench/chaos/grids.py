@@ -38,11 +38,18 @@ def periods(seen: Evidence) -> tuple[list[Periods], list[Finding]]:
             if len(ids) > 1
         ]
         # The last one may have been cancelled before a Pump came to it.
-        whole = max(0, (grid.until_ms - grid.first_ms) // grid.every_ms)
+        whole = max(0, (_until_ms(seen, grid) - grid.first_ms) // grid.every_ms)
         missed = [number for number in range(whole) if number not in by_period]
         findings += list(_unexplained(seen, grid, missed))
         counted.append(Periods(grid.name, whole, whole - len(missed), len(missed)))
     return counted, findings
+
+
+def _until_ms(seen: Evidence, grid: Grid) -> int:
+    """When it was cancelled; or the server forgot it."""
+    if seen.forgotten_ms is None:
+        return grid.until_ms
+    return min(grid.until_ms, round(seen.forgotten_ms + grid.host_minus_ms))
 
 
 def _fired(seen: Evidence, grid: Grid) -> Iterator[Fire]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from bench.chaos.evidence import Evidence, Run
@@ -14,7 +15,8 @@ def check(seen: Evidence) -> Iterator[Finding]:
     by_group: dict[str, list[Run]] = {}
     for of_id in seen.runs.values():
         for run in of_id:
-            if run.group in seen.limits:
+            # A server that forgot everything has no limits any more.
+            if run.group in seen.limits and run.start_ms < (seen.forgotten_ms or math.inf):
                 by_group.setdefault(run.group, []).append(run)
     for group, runs in by_group.items():
         yield from _above(seen, group, sorted(runs, key=lambda run: run.start_ms))

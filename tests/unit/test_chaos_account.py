@@ -287,3 +287,11 @@ def test_what_the_server_forgot_is_counted_as_lost_by_it() -> None:
     account = make_account(seen(orders=orders, tries=tries, forgotten_ms=2_000))
     assert account.lost_by_server == 1
     assert [finding.id for finding in account.findings] == [OTHER]
+
+
+def test_a_server_that_forgot_owes_no_repeats_and_no_limits() -> None:
+    """What was registered and set before it is gone with the rest, and holds up to there."""
+    crowd = [run(id, 2_000 + at, 3_000, group="GRP1", queue="lanes") for at, id in enumerate((ID, OTHER))]
+    late = {"limits": {"GRP1": 1}, "grids": [replace(GRID, first_ms=1_000)], "forgotten_ms": 1_999}
+    assert of(*crowd, **late) == set()
+    assert of(*crowd, **late | {"forgotten_ms": 2_005}) == {"above the limit", "missed a period"}
