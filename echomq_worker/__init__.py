@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from echomq_worker.admin import Admin
+    from echomq_worker.admission import New
     from echomq_worker.audit import Audit, Finding
     from echomq_worker.backoff import Exponential, Fixed, Jitter
     from echomq_worker.cancel import Cancel
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from echomq_worker.events import Event, Events
     from echomq_worker.flows import Flows, Node
     from echomq_worker.job import Job, JobCancelled
-    from echomq_worker.jobs import Jobs, New
+    from echomq_worker.jobs import Jobs
     from echomq_worker.lanes import Lanes
     from echomq_worker.metrics import Metrics
     from echomq_worker.pool import Pool, connect_pool
@@ -51,7 +52,7 @@ _HOMES = {
     "Job": "job",
     "JobCancelled": "job",
     "Jobs": "jobs",
-    "New": "jobs",
+    "New": "admission",
     "Lanes": "lanes",
     "Metrics": "metrics",
     "Pool": "pool",

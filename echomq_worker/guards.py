@@ -13,12 +13,14 @@ from echomq_worker.errors import InvalidArgument
 _SHOWN_CHARACTERS = 40
 
 
-def integer(name: str, value: object, *, at_least: int | None = None) -> int:
-    """The value itself when it is an integer, of at least `at_least` where that is given; InvalidArgument when not."""
+def integer(name: str, value: object, *, at_least: int | None = None, at_most: int | None = None) -> int:
+    """The value itself when it is an integer within the bounds that are given; InvalidArgument when not."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidArgument(f"{name} of type {type(value).__name__}: expected an integer")
     if at_least is not None and value < at_least:
         raise InvalidArgument(f"{name} {shown(value)}: expected {at_least} or more")
+    if at_most is not None and value > at_most:
+        raise InvalidArgument(f"{name} {shown(value)}: expected {at_most} or less")
     return value
 
 

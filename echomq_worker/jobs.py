@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from echomq_worker import rows
+from echomq_worker.admission import New, Row, admission, admit_one, is_more, receipt_of, row_of
 from echomq_worker.codec import encode
 from echomq_worker.connector import Wire
 from echomq_worker.errors import InvalidArgument
@@ -23,7 +23,9 @@ from echomq_worker.identity import Mint, check_id, default_mint
 from echomq_worker.keyspace import Keys
 from echomq_worker.operate import Operator
 from echomq_worker.rows import Claimed, Counts, JobView, Receipt, State, Totals
-from echomq_worker.script import Call, evaluate, evaluate_many
+from echomq_worker.script import evaluate, evaluate_many
+
+__all__ = ["Jobs", "Mode", "New"]
 
 Mode = Literal["in", "at"]
 
@@ -31,29 +33,6 @@ _CHUNK_JOBS = 400
 _CHUNK_BYTES = 4 * 1024 * 1024
 _CHUNKS_A_TRIP = 16
 _TRIPS_IN_FLIGHT = 2
-_VERDICT_REFUSED = -1
-
-
-@dataclass(frozen=True, slots=True)
-class New:
-    """One item of `enqueue_many` that is more than a payload: its id, its lane, when it is due (one of the two), when
-    it expires (one of the two), its dedup key.
-
-    `in_ms` (0 or more) is priced on the server's clock, `at_ms` (any integer) is an absolute run-at in ms since 1970;
-    likewise `expires_in_ms` and `expires_at_ms`: a job that was not started by then is dead, `expired`. While a job
-    with the key `dedup` is neither done nor dead, another one is not admitted and the receipt names the first; with
-    `dedup_ttl_ms` the key stands no longer than that.
-    """
-
-    payload: object
-    id: str | None = None
-    group: str | None = None
-    in_ms: int | None = None
-    at_ms: int | None = None
-    dedup: str | None = None
-    dedup_ttl_ms: int | None = None
-    expires_in_ms: int | None = None
-    expires_at_ms: int | None = None
 
 
 class Jobs(Operator):
@@ -69,23 +48,68 @@ class Jobs(Operator):
         self._wire = wire
         self._mint = mint or default_mint()
 
-    async def enqueue(self, queue: str, payload: object, *, id: str | None = None) -> Receipt:
-        """Admit a job to flat pending. Raises KindRefused for an id that is not JOB-namespaced."""
+    async def enqueue(
+        self,
+        queue: str,
+        payload: object,
+        *,
+        id: str | None = None,
+        dedup: str | None = None,
+        dedup_ttl_ms: int | None = None,
+        expires_in_ms: int | None = None,
+        expires_at_ms: int | None = None,
+    ) -> Receipt:
+        """Admit a job to flat pending. Raises KindRefused for an id that is not JOB-namespaced.
+
+        Dedup key and expiry are those of `New`, here and in the two below; where another job has the key, the receipt
+        is `deduplicated` and names that job.
+        """
+        new = New(payload, id, None, None, None, dedup, dedup_ttl_ms, expires_in_ms, expires_at_ms)
+        if is_more(new):
+            return await admit_one(self._wire, queue, new, self._mint)
         keys, id = Keys(queue), self._mint.next() if id is None else id
         reply = await evaluate(self._wire, "enqueue", (keys.job(id), keys.pending), (id, encode(payload)))
         return Receipt(id, reply == 1)
 
-    async def enqueue_at(self, queue: str, payload: object, run_at_ms: int, *, id: str | None = None) -> Receipt:
+    async def enqueue_at(
+        self,
+        queue: str,
+        payload: object,
+        run_at_ms: int,
+        *,
+        id: str | None = None,
+        dedup: str | None = None,
+        dedup_ttl_ms: int | None = None,
+        expires_in_ms: int | None = None,
+        expires_at_ms: int | None = None,
+    ) -> Receipt:
         """Admit a job that is fenced out of pending until `run_at_ms`: any integer, ms since 1970, also a past one."""
-        return await self._schedule(queue, payload, "at", integer("run_at_ms", run_at_ms), id)
+        at_ms = integer("run_at_ms", run_at_ms)
+        new = New(payload, id, None, None, at_ms, dedup, dedup_ttl_ms, expires_in_ms, expires_at_ms)
+        return await self._schedule(queue, new, "at", at_ms)
 
-    async def enqueue_in(self, queue: str, payload: object, delay_ms: int, *, id: str | None = None) -> Receipt:
+    async def enqueue_in(
+        self,
+        queue: str,
+        payload: object,
+        delay_ms: int,
+        *,
+        id: str | None = None,
+        dedup: str | None = None,
+        dedup_ttl_ms: int | None = None,
+        expires_in_ms: int | None = None,
+        expires_at_ms: int | None = None,
+    ) -> Receipt:
         """Admit a job that is due `delay_ms` (0 or more) from now, on the server's clock."""
-        return await self._schedule(queue, payload, "in", integer("delay_ms", delay_ms, at_least=0), id)
+        in_ms = integer("delay_ms", delay_ms, at_least=0)
+        new = New(payload, id, None, in_ms, None, dedup, dedup_ttl_ms, expires_in_ms, expires_at_ms)
+        return await self._schedule(queue, new, "in", in_ms)
 
-    async def _schedule(self, queue: str, payload: object, mode: Mode, value: int, id: str | None) -> Receipt:
-        keys, id = Keys(queue), self._mint.next() if id is None else id
-        values = (id, encode(payload), mode, decimal(value))
+    async def _schedule(self, queue: str, new: New, mode: Mode, value: int) -> Receipt:
+        if is_more(new):
+            return await admit_one(self._wire, queue, new, self._mint)
+        keys, id = Keys(queue), self._mint.next() if new.id is None else new.id
+        values = (id, encode(new.payload), mode, decimal(value))
         return Receipt(id, await evaluate(self._wire, "schedule", (keys.job(id), keys.schedule), values) == 1)
 
     async def enqueue_many(self, queue: str, items: Iterable[object | New]) -> list[Receipt]:
@@ -96,7 +120,7 @@ class Jobs(Operator):
         raises and leaves open which jobs were admitted; give ids, and the batch can be sent again.
         """
         keys = Keys(queue)
-        chunks = list(_chunks([self._row(item) for item in items]))
+        chunks = list(_chunks([row_of(item, self._mint) for item in items]))
         flights = [chunks[first : first + _CHUNKS_A_TRIP] for first in range(0, len(chunks), _CHUNKS_A_TRIP)]
         receipts: list[list[Receipt]] = [[] for _ in flights]
         # Both draw from one iterator: the server works on one trip while the next is packed.
@@ -110,32 +134,15 @@ class Jobs(Operator):
         return [receipt for flight in receipts for receipt in flight]
 
     async def _admit(
-        self, keys: Keys, flights: Iterator[tuple[int, list[Sequence[_Row]]]], receipts: list[list[Receipt]]
+        self, keys: Keys, flights: Iterator[tuple[int, list[Sequence[Row]]]], receipts: list[list[Receipt]]
     ) -> None:
         for number, chunks in flights:
-            replies = rows.checked(await evaluate_many(self._wire, [_admission(keys, chunk) for chunk in chunks]))
+            replies = rows.checked(await evaluate_many(self._wire, [admission(keys, chunk) for chunk in chunks]))
             receipts[number] = [
-                _receipt(job[0], verdict)
+                receipt_of(job[0], verdict)
                 for chunk, verdicts in zip(chunks, replies, strict=True)
                 for job, verdict in zip(chunk, verdicts, strict=True)
             ]
-
-    def _row(self, item: object | New) -> _Row:
-        if not isinstance(item, New):
-            return (self._mint.next(), encode(item), *_PLAIN)
-        id = self._mint.next() if item.id is None else check_id(item.id)
-        group = "" if item.group is None else check_id(item.group)
-        mode, value = _moment("in_ms", item.in_ms, "at_ms", item.at_ms)
-        until, moment = _moment("expires_in_ms", item.expires_in_ms, "expires_at_ms", item.expires_at_ms)
-        dedup, ttl = item.dedup or "", ""
-        if item.dedup is not None:
-            Keys("q").dedup(item.dedup)
-            if not item.dedup:
-                raise InvalidArgument("New: dedup is empty, expected a text")
-        if item.dedup_ttl_ms is not None:
-            ttl = decimal(integer("dedup_ttl_ms", item.dedup_ttl_ms, at_least=1))
-        expires = f"{until}:{moment}" if until else ""
-        return (id, encode(item.payload), group, mode, value, dedup, ttl, expires)
 
     async def claim(self, queue: str, lease_ms: int) -> Claimed | None:
         """Take the oldest flat job under a lease of `lease_ms` (1 or more), or None when none is pending.
@@ -263,29 +270,7 @@ class Jobs(Operator):
         return await rows.totals(self._wire, Keys(queue))
 
 
-# id, payload, group, mode, value, dedup key, its ttl, expires: '' for what a job has not.
-_Row = tuple[str, bytes, str, str, str, str, str, str]
-_PLAIN = ("", "", "", "", "", "")
-
-
-def _moment(in_name: str, in_ms: int | None, at_name: str, at_ms: int | None) -> tuple[str, str]:
-    """Mode and value of a moment that is given in one of two ways, or two empty texts."""
-    if in_ms is not None and at_ms is not None:
-        raise InvalidArgument(f"New: {in_name} and {at_name} are both given, expected one of them")
-    if in_ms is not None:
-        return "in", decimal(integer(in_name, in_ms, at_least=0))
-    if at_ms is not None:
-        return "at", decimal(integer(at_name, at_ms))
-    return "", ""
-
-
-def _receipt(id: str, verdict: int | bytes) -> Receipt:
-    if isinstance(verdict, bytes):
-        return Receipt(verdict.decode(), admitted=False, deduplicated=True)
-    return Receipt(id, verdict == 1, verdict == _VERDICT_REFUSED)
-
-
-def _chunks(jobs: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
+def _chunks(jobs: Sequence[Row]) -> Iterator[Sequence[Row]]:
     """Cut where a script call has enough jobs, or bytes."""
     first, size = 0, 0
     for i, job in enumerate(jobs):
@@ -295,13 +280,6 @@ def _chunks(jobs: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
         size += len(job[1])
     if first < len(jobs):
         yield jobs[first:]
-
-
-def _admission(keys: Keys, jobs: Sequence[_Row]) -> Call:
-    """The script call of one chunk; flat jobs that are due now take the shorter one."""
-    if any(job[2:] != _PLAIN for job in jobs):
-        return "admit_many", (keys.pending, keys.schedule), [keys.base, *(value for job in jobs for value in job)]
-    return "enqueue_many", (keys.pending,), [keys.base, *(value for job in jobs for value in job[:2])]
 
 
 def _claimed(reply: Sequence[Any]) -> Claimed:

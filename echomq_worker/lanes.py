@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from echomq_worker import identity
+from echomq_worker.admission import New, admit_one, is_more
 from echomq_worker.codec import encode
 from echomq_worker.connector import Wire
 from echomq_worker.guards import integer
-from echomq_worker.identity import Mint, default_mint
+from echomq_worker.identity import Mint, check_id, default_mint
 from echomq_worker.keyspace import Keys
 from echomq_worker.rows import Claimed, Progress, Receipt
 from echomq_worker.script import evaluate
@@ -41,8 +42,25 @@ class Lanes:
         """A stable branded id for a lane named by any text; the same in every process and release."""
         return identity.group_for(text)
 
-    async def enqueue(self, queue: str, group: str, payload: object, *, id: str | None = None) -> Receipt:
-        """Admit a job to the group's lane. Raises InvalidId for a malformed group or id, and KindRefused."""
+    async def enqueue(
+        self,
+        queue: str,
+        group: str,
+        payload: object,
+        *,
+        id: str | None = None,
+        dedup: str | None = None,
+        dedup_ttl_ms: int | None = None,
+        expires_in_ms: int | None = None,
+        expires_at_ms: int | None = None,
+    ) -> Receipt:
+        """Admit a job to the group's lane. Raises InvalidId for a malformed group or id, and KindRefused.
+
+        Dedup key and expiry are those of `New`: the key is one of the whole queue, not of the lane.
+        """
+        new = New(payload, id, check_id(group), None, None, dedup, dedup_ttl_ms, expires_in_ms, expires_at_ms)
+        if is_more(new):
+            return await admit_one(self._wire, queue, new, self._mint)
         keys, id = Keys(queue), self._mint.next() if id is None else id
         names = (keys.job(id), keys.lane(group), keys.ring, keys.paused, keys.glimit, keys.gactive, keys.wake)
         return Receipt(id, await evaluate(self._wire, "lane_enqueue", names, (id, encode(payload), group)) == 1)
