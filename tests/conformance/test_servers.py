@@ -46,7 +46,10 @@ def version_of(server: ValkeyServer) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("name", SERVERS)
 async def test_every_scenario_on_a_server(own_server: OwnServer, name: str) -> None:
-    """Every scenario is ok; the two native locks count as not applicable where hash fields do not expire."""
+    """Every scenario is ok; the two native locks count as not applicable where hash fields do not expire.
+
+    Report 47 (taskiq-python/taskiq-redis#130).
+    """
     oldest, expires_fields, installed_by = SERVERS[name]
     binary = binary_of(name)
     if binary is None:

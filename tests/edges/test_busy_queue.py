@@ -69,7 +69,7 @@ async def test_expired_leases_and_due_jobs_come_back_on_a_queue_that_never_empti
     """For ten beats and more the queue is fed faster than it is drained; all the time jobs become due and leases of a
     dead worker run out. None waits longer than two beats to be pending again.
 
-    user-needs 19, 34, 123.
+    Report 19 (python-arq/arq#343). Report 34 (riverqueue/river#1258). Report 123 (sidekiq/sidekiq#6529).
     """
     beat_ms = 200
     worker = Worker()
@@ -112,7 +112,7 @@ async def test_thousands_at_once_are_back_within_two_beats(url: str, raw: Redis,
     """2,000 jobs become due and 2,000 leases run out at the same moment, half of them in lanes, in front of a worker
     whose slots are all taken: two beats later all are pending.
 
-    user-needs 34, 123.
+    Report 34 (riverqueue/river#1258). Report 123 (sidekiq/sidekiq#6529).
     """
     beat_ms = 1_000
     worker = Worker()

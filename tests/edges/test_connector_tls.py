@@ -81,7 +81,10 @@ def test_a_trusted_certificate_connects(
 
 
 async def test_what_cannot_be_trusted_is_named(url: str, server: ValkeyServer, certificate: Path) -> None:
-    """An unknown authority, another host name, or no TLS on one side is Unreachable, one line that says so."""
+    """An unknown authority, another host name, or no TLS on one side is Unreachable, one line that says so.
+
+    Report 103 (celery/celery#8016).
+    """
     async with _in_front_of(server, certificate) as port:
         for bad, words in (
             (f"rediss://localhost:{port}", "CERTIFICATE_VERIFY_FAILED"),

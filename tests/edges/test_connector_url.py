@@ -118,7 +118,10 @@ def test_a_masked_url_shows_no_secret(url: str, shown: str | None) -> None:
 
 @given(password=st.text(min_size=1, max_size=20), scheme=st.sampled_from(["redis", "rediss", "unix", "http"]))
 def test_no_password_gets_into_any_text(password: str, scheme: str) -> None:
-    """Whatever unescaped text stands in a URL's password, neither mask nor a refusal repeats it."""
+    """Whatever unescaped text stands in a URL's password, neither mask nor a refusal repeats it.
+
+    Report 91 (celery/celery#2143).
+    """
     marked = f"QQ{password}QQ"
     url = f"{scheme}://user:{marked}@host:6379/0"
     pieces = [piece for piece in (marked, *marked.replace("?", "/").replace("#", "/").split("/")) if "QQ" in piece]

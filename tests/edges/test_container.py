@@ -287,7 +287,10 @@ def innermost(pid: int) -> int:
 
 
 async def test_as_pid_1_it_ends_what_it_has_in_hand(tmp_path: Path, url: str, raw: Redis) -> None:
-    """SIGTERM to PID 1: the job that runs is finished and settled, then the exit code is 0."""
+    """SIGTERM to PID 1: the job that runs is finished and settled, then the exit code is 0.
+
+    Report 52 (chrisguidry/docket#212).
+    """
     (tmp_path / "handlers.py").write_text(HANDLERS)
     env = {"ECHOMQ_URL": url, "ECHOMQ_GRACE_MS": "20000"}
     assert run_worker("enqueue", "container", "{}", env=env)[0] == 0

@@ -192,7 +192,10 @@ async def test_retention_takes_five_hundred_a_beat(wire: Connector, queue: Queue
 
 
 async def test_the_pump_keeps_it_where_that_is_set(url: str, queue: Queue) -> None:
-    """`dead_max_count` and `dead_max_age_ms`: a worker's Pump trims; the two youngest of less than an hour are left."""
+    """`dead_max_count` and `dead_max_age_ms`: a worker's Pump trims; the two youngest of less than an hour are left.
+
+    Report 86 (hibiken/asynq#910).
+    """
     ids = await aged(queue, 0, 0, 0, 2)
     await queue.put(dead(ids))
     worker = Worker()

@@ -76,7 +76,10 @@ async def test_what_becomes_of_a_job_is_told(url: str) -> None:
 
 
 async def test_the_row_is_written_before_the_event(url: str) -> None:
-    """Who hears of a completion finds no row any more; who hears of a death finds it with its reason."""
+    """Who hears of a completion finds no row any more; who hears of a death finds it with its reason.
+
+    Report 118 (sidekiq/sidekiq#4859).
+    """
     worker = Worker()
 
     @worker.handler("a", max_attempts=1)

@@ -56,7 +56,10 @@ async def test_a_small_tenant_does_not_wait_for_a_big_one(url: str, wire: Connec
 
 @pytest.mark.parametrize("concurrency", [1, 10])
 async def test_a_weight_of_three_has_three_quarters(url: str, wire: Connector, concurrency: int) -> None:
-    """Of the first thousand jobs, with one slot and with ten, the heavy lane has 750 within 5 %, the other the rest."""
+    """Of the first thousand jobs, with one slot and with ten, the heavy lane has 750 within 5 %, the other the rest.
+
+    Report 124 (celery/celery#4028).
+    """
     heavy, light = Lanes.group_for("heavy"), Lanes.group_for("light")
     await Jobs(wire).enqueue_many(QUEUE, [New(b"", group=group) for group in (heavy, light) for _ in range(1_000)])
     await Lanes(wire).weight(QUEUE, heavy, 3)

@@ -154,7 +154,10 @@ def test_refusals_before_the_wire_are_value_errors() -> None:
 
 
 async def test_an_id_is_admitted_again_once_its_job_is_done(jobs: Jobs) -> None:
-    """While the row is there it is a duplicate, in hand too; with the completion the row goes, and the id is free."""
+    """While the row is there it is a duplicate, in hand too; with the completion the row goes, and the id is free.
+
+    Report 120 (python-arq/arq#432).
+    """
     assert not (await jobs.enqueue(QUEUE, b"x", id=job(1))).duplicate
     assert await jobs.claim(QUEUE, FAR_MS)
     assert (await jobs.enqueue(QUEUE, b"x", id=job(1))).duplicate

@@ -220,7 +220,10 @@ async def test_get(counting: Counting, queue: Queue) -> None:
 
 
 async def test_counts_equal_a_hand_count(counting: Counting, plain: Plain, queue: Queue) -> None:
-    """Flat, lanes (on the ring, paused, full), active, scheduled, dead, repeats; hollow lanes are none."""
+    """Flat, lanes (on the ring, paused, full), active, scheduled, dead, repeats; hollow lanes are none.
+
+    Report 127 (python-arq/arq#297).
+    """
     jobs = Jobs(counting)
     assert await jobs.counts(QUEUE) == Counts(0, 0, 0, 0, 0, paused=False, lanes={})
     groups = [f"GRP0000000000{n}" for n in range(1, 5)]

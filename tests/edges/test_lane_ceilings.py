@@ -22,8 +22,10 @@ JOBS = 40
 
 async def test_four_workers_never_exceed_a_lanes_ceiling(url: str, raw: Redis) -> None:
     """Two lanes, of at most one and at most three jobs at a time, on four workers. At first each lane is full with the
-    jobs of a worker that has died, and of one of these the row is deleted as well: the lanes are served again,
-    every job runs that has a row, and never are there more at once.
+    jobs of a worker that has died, and of one of these the row is deleted as well: the lanes are served again, every
+    job runs that has a row, and never are there more at once.
+
+    Report 125 (riverqueue/river#132). Report 126 (riverqueue/river#551).
     """
     at_once, most, runs = Counter[bytes](), Counter[bytes](), Counter[str]()
 

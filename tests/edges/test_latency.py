@@ -177,7 +177,10 @@ async def test_a_verdict_does_not_wait_for_a_parked_connection(url: str, raw: Re
 
 @CONSUMERS
 async def test_a_parked_worker_stops_at_once(url: str, raw: Redis, consumers: int) -> None:
-    """A stop does not wait for the end of a parked BLPOP, here one of 10 s. user-needs 58."""
+    """A stop does not wait for the end of a parked BLPOP, here one of 10 s.
+
+    Report 58 (taskforcesh/bullmq#1975).
+    """
     worker = Worker()
 
     @worker.handler("a", consumers=consumers)

@@ -37,6 +37,8 @@ class SteppedClock(SystemClock):
 async def test_five_hundred_jobs_that_end_as_their_lease_does_run_once(url: str, raw: Redis) -> None:
     """Handlers of one lease, 20 ms more or less, on two workers: no id is ever in two handlers, none runs twice, no
     verdict is refused.
+
+    Report 25 (chrisguidry/docket#245).
     """
     lease_ms, draw = 1_500, random.Random(25)
     runs: Counter[str] = Counter()
@@ -67,6 +69,8 @@ async def test_five_hundred_jobs_that_end_as_their_lease_does_run_once(url: str,
 async def test_who_settles_too_late_is_refused_and_the_other_one_counts(url: str, raw: Redis) -> None:
     """The same without anybody who keeps the leases: whoever lost a job to the other one is refused, and each job is
     completed exactly once.
+
+    Report 25 (chrisguidry/docket#245).
     """
     lease_ms, draw = 400, random.Random(26)
     done: Counter[str] = Counter()
@@ -103,6 +107,8 @@ async def test_who_settles_too_late_is_refused_and_the_other_one_counts(url: str
 async def test_jobs_of_several_leases_run_once_whatever_the_clock_of_the_host(url: str) -> None:
     """Due in three leases, then running for eight, on two workers with a Pump each, one of whose hosts steps its clock
     a minute ahead and back all the while: one run each.
+
+    Report 24 (tobymao/saq#277). Report 26 (celery/celery#2599). Report 31 (oban-bg/oban#1141).
     """
     lease_ms, clock = 400, SteppedClock()
     runs: Counter[str] = Counter()

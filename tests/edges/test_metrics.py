@@ -59,7 +59,10 @@ async def test_the_state_is_the_set_that_holds_the_id(metrics: Metrics, queue: Q
 
 
 async def test_one_look_at_a_queue(metrics: Metrics, queue: Queue) -> None:
-    """Counts, totals, ceilings and what is late."""
+    """Counts, totals, ceilings and what is late.
+
+    Report 34 (riverqueue/river#1258). Report 119 (tobymao/saq#276). Report 127 (python-arq/arq#297).
+    """
     now = await queue.now_ms()
     old, older = minted(now - 60_000), minted(now - 90_000)
     await queue.put(

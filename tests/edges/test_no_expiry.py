@@ -15,6 +15,8 @@ FAR_MS = 90_000_000
 async def test_no_key_of_a_job_expires(url: str, raw: Redis) -> None:
     """Waiting, in a lane, in hand, to be retried in 25 hours after two failures, scheduled, dead, with a log: no row
     and no set has a time to live. Only what may go has one, such as tokens that wake who waits.
+
+    Report 46 (python-arq/arq#320).
     """
     async with connect(url) as connector:
         jobs, lanes = Jobs(connector), Lanes(connector)

@@ -41,8 +41,10 @@ def pump(wire: Wire, clock: Clock, node_id: int = 1) -> Pump:
 
 
 async def test_a_fleet_that_registers_at_each_start_has_one_repeat(url: str, raw: Redis) -> None:
-    """Five workers register the same name at each of ten starts, all at once: one member, whose next run is that of
-    the first registration.
+    """Five workers register the same name at each of ten starts, all at once: one member, whose next run is that of the
+    first registration.
+
+    Report 60 (taskforcesh/bullmq#2889).
     """
     clock = ManualClock()
     async with connect(url) as connector:
@@ -61,6 +63,8 @@ async def test_a_fleet_that_registers_at_each_start_has_one_repeat(url: str, raw
 async def test_pumps_that_die_at_any_moment_fire_nothing_twice(server: ValkeyServer, url: str, raw: Redis) -> None:
     """200 times the connection of a Pump goes, as when it is killed, at a random moment of its tick; another Pump goes
     on. Each period has one job: those that the dead one had fired, and those that it had not.
+
+    Report 61 (taskforcesh/bullmq#2876).
     """
     clock, draw, by_the_dead = ManualClock(), random.Random(61), 0
     async with connect(url) as connector, Proxy(server.port) as proxy, connect(proxy.url) as doomed_wire:
@@ -87,6 +91,8 @@ async def test_pumps_that_die_at_any_moment_fire_nothing_twice(server: ValkeySer
 async def test_thousands_of_due_names_on_a_slow_line(server: ValkeyServer, url: str, raw: Redis) -> None:
     """2,000 names are due at once, three Pumps read them over a line of 2 ms: nobody is elected, and yet each name
     fires once.
+
+    Report 65 (rq/rq#1354).
     """
     clock = ManualClock()
     async with AsyncExitStack() as stack:
@@ -125,6 +131,8 @@ async def test_a_change_to_summer_time_is_no_event(
 ) -> None:
     """An hourly repeat on the day before and the day after either change, on a host of that zone: once an hour, 48
     times. A period is a number of milliseconds, no calendar is asked.
+
+    Report 71 (celery/celery#6438). Report 72 (celery/celery#10107).
     """
     monkeypatch.setenv("TZ", zone)
     time.tzset()
@@ -145,6 +153,8 @@ async def test_a_change_to_summer_time_is_no_event(
 async def test_a_worker_leaves_queues_alone_that_it_has_no_handler_for(url: str, raw: Redis) -> None:
     """During a deploy an old worker meets a queue and a repeat that it does not know: it takes none of its jobs, fires
     none of its repeats, drops none. A repeat of a queue that it does serve it fires, whoever registered it.
+
+    Report 75 (chrisguidry/docket#438).
     """
     worker = Worker()
     seen: list[bytes] = []
@@ -171,6 +181,8 @@ async def test_a_worker_leaves_queues_alone_that_it_has_no_handler_for(url: str,
 async def test_a_slow_job_overlaps_with_its_next_occurrence_and_holds_up_no_stop(url: str) -> None:
     """A period of 50 ms, a handler of 300: an occurrence is made whether or not the last has ended, as the page on
     producing says. A stop does not wait for a repeat, only for what runs.
+
+    Report 51 (chrisguidry/docket#260). Report 76 (python-arq/arq#292).
     """
     worker = Worker()
     at_once, most = 0, 0

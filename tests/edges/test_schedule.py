@@ -53,7 +53,7 @@ async def test_a_delayed_job_runs_on_the_servers_clock(url: str, raw: Redis, off
     """enqueue_in 2,000 ms: nothing can claim it before, it runs within one beat after, though the clocks of producer
     and worker are an hour off. No Pump helps.
 
-    user-needs 24, 78.
+    Report 24 (tobymao/saq#277).
     """
     clock = WrongClock(off_ms)
     worker = Worker(clock=clock)
@@ -85,7 +85,7 @@ async def test_a_delayed_job_runs_on_the_servers_clock(url: str, raw: Redis, off
 async def test_a_step_of_the_host_clock_while_parked_is_no_event(url: str, raw: Redis) -> None:
     """The wall clock steps an hour ahead and back while the worker is parked: jobs run on, and nothing spins.
 
-    user-needs 77.
+    Report 77 (sidekiq/sidekiq#796).
     """
     clock = WrongClock(0)
     worker = Worker(clock=clock)
@@ -146,7 +146,7 @@ async def test_what_the_seed_admits_is_admitted(url: str, raw: Redis) -> None:
     """A negative run-at is due at once and runs; a ghost on the schedule gets a row from promote, and the worker
     retires it without a call of the handler.
 
-    user-needs 81, 85.
+    Report 81 (Bogdanp/dramatiq#375). Report 85 (taskforcesh/bullmq#419).
     """
     worker = Worker()
     seen: list[str] = []

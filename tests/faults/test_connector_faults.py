@@ -22,7 +22,6 @@ from echomq_worker.errors import (
     Unreachable,
     WireError,
 )
-from echomq_worker.pool import connect_pool
 from tests.support.proxy import Proxy
 from tests.support.valkey import OwnServer, ValkeyServer
 from tests.support.waiting import wait_until
@@ -381,19 +380,3 @@ async def test_a_server_that_comes_back_is_found_by_itself(own_server: OwnServer
             await connector.call("PING")
         await asyncio.to_thread(server.start)
         assert await connector.call("SMEMBERS", PAUSED) == [b"kept"]
-
-
-async def test_a_pool_whose_connections_were_dropped_is_whole_again(server: ValkeyServer, url: str) -> None:
-    """Connections killed 20 times over, in use and idle: each call after it is served and no connection is lost."""
-    async with Proxy(server.port) as proxy, connect_pool(proxy.url, size=2) as pool:
-        for _ in range(20):
-            calls = [asyncio.ensure_future(pool.call("ECHO", "x")) for _ in range(6)]
-            await asyncio.sleep(0)
-            proxy.reset()
-            for outcome in await asyncio.gather(*calls, return_exceptions=True):
-                assert outcome == b"x" or isinstance(outcome, ConnectionLost)
-            await wait_until(lambda: proxy.open == 0, "all are dropped")
-            assert await asyncio.gather(*(pool.call("ECHO", "y") for _ in range(6))) == [b"y"] * 6
-        assert pool.connected
-        assert pool.pending == 0
-        assert proxy.open == 2

@@ -22,7 +22,8 @@ MARGIN_S = 0.5
 async def test_jobs_of_a_killed_worker_start_again_within_lease_and_beat(url: str, raw: Redis, *, busy: bool) -> None:
     """SIGKILL with 20 running jobs: another worker, idle or with a queue that never empties, finishes all of them.
 
-    user-needs 19, 22, 39, 44.
+    Report 19 (python-arq/arq#343). Report 22 (tobymao/saq#127). Report 39 (rq/rq#2015). Report 40 (celery/celery#1628).
+    Report 44 (sidekiq/sidekiq#5540).
     """
     async with connect(url) as connector:
         jobs = Jobs(connector)

@@ -15,8 +15,9 @@ from tests.support.waiting import wait_until
 
 
 async def test_jobs_that_fit_in_the_grace_end_and_nothing_new_is_claimed(url: str, raw: Redis) -> None:
-    """SIGTERM with running and waiting jobs: what runs completes, what waits stays pending, exit 0. user-needs 48,
-    50.
+    """SIGTERM with running and waiting jobs: what runs completes, what waits stays pending, exit 0.
+
+    Report 48 (python-arq/arq#192). Report 50 (taskiq-python/taskiq#556).
     """
     async with connect(url) as connector:
         jobs = Jobs(connector)
@@ -34,8 +35,9 @@ async def test_jobs_that_fit_in_the_grace_end_and_nothing_new_is_claimed(url: st
 
 
 async def test_jobs_over_the_grace_start_elsewhere_without_waiting_for_the_lease(url: str, raw: Redis) -> None:
-    """SIGTERM: jobs longer than the grace are cancelled and released; failures and crashes are as before. user-needs
-    49, 54.
+    """SIGTERM: jobs longer than the grace are cancelled and released; failures and crashes are as before.
+
+    Report 49 (tobymao/saq#269). Report 54 (Bogdanp/dramatiq#618).
     """
     async with connect(url) as connector:
         jobs = Jobs(connector)
@@ -65,7 +67,10 @@ async def test_jobs_over_the_grace_start_elsewhere_without_waiting_for_the_lease
 
 
 async def test_a_plain_function_is_disowned_and_not_started_twice(url: str, raw: Redis) -> None:
-    """With a plain function in a thread the process goes at once; its job keeps its lease, and leaving is no crash."""
+    """With a plain function in a thread the process goes at once; its job keeps its lease, and leaving is no crash.
+
+    Report 56 (oban-bg/oban#1076).
+    """
     async with connect(url) as connector:
         jobs = Jobs(connector)
         with fleet(url, grace_ms=200) as workers:
@@ -90,8 +95,9 @@ async def test_a_plain_function_is_disowned_and_not_started_twice(url: str, raw:
 
 
 async def test_five_deploys_in_a_row_bury_nothing(url: str, raw: Redis) -> None:
-    """Five shutdowns over one long plain job and one long async job: neither is a crash, neither is dead. user-needs
-    43.
+    """Five shutdowns over one long plain job and one long async job: neither is a crash, neither is dead.
+
+    Report 43 (sidekiq/sidekiq#6754).
     """
     async with connect(url) as connector:
         jobs = Jobs(connector)
@@ -120,7 +126,10 @@ async def test_five_deploys_in_a_row_bury_nothing(url: str, raw: Redis) -> None:
 
 
 async def test_a_second_signal_ends_the_grace(url: str) -> None:
-    """A second SIGTERM does not wait for the grace: cancelled, released, exit 0."""
+    """A second SIGTERM does not wait for the grace: cancelled, released, exit 0.
+
+    Report 56 (oban-bg/oban#1076).
+    """
     async with connect(url) as connector:
         with fleet(url, grace_ms=60_000) as workers:
             worker = workers.start("--queue", "jobs")

@@ -111,7 +111,10 @@ def first_failure(mutation: Mutation, steps: int = 30_000) -> Failure | None:
 
 @pytest.mark.timeout(300)
 def test_every_promise_is_kept() -> None:
-    """In 100,000 steps no job is held by two workers of ours, in two sets or lost; counters and reasons are right."""
+    """In 100,000 steps no job is held by two workers of ours, in two sets or lost; counters and reasons are right.
+
+    Report 23 (tobymao/saq#124). Report 38 (rq/rq#2061).
+    """
     with driver() as driven:
         try:
             driven.run(STEPS, SEED)

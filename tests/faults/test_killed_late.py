@@ -20,8 +20,10 @@ MARGIN_S = 0.5
 
 async def test_a_crash_in_the_fourth_lease_is_noticed_within_one(url: str, raw: Redis) -> None:
     """SIGKILL at 3.5 leases of a handler that takes many: until then nobody else starts the job, though a worker beside
-    it is idle; then that one has it within a lease and a beat. Both have the same node id, as a container has that
-    is made anew under its old name: nothing of recovery goes by names. The lease is the one of the environment.
+    it is idle; then that one has it within a lease and a beat. Both have the same node id, as a container has that is
+    made anew under its old name: nothing of recovery goes by names. The lease is the one of the environment.
+
+    Report 21 (riverqueue/river#682). Report 32 (oban-bg/oban#862). Report 36 (hibiken/asynq#1030).
     """
     with fleet(url, beat_ms=BEAT_MS, lease_ms=LEASE_MS, node_id=7) as workers:
         processes = [workers.start("--queue", "jobs") for _ in range(2)]

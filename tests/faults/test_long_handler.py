@@ -61,7 +61,8 @@ async def test_a_handler_of_several_leases_beside_an_idle_worker_runs_once(
     loop, with a second worker that has nothing to do: one run, attempts 1, and no word of a lost lease. Who blocks the
     loop is warned about once, with the handler, the job, the line and how long.
 
-    user-needs 20, 21, 28, 29, 31, 108.
+    Report 20 (python-arq/arq#407). Report 21 (riverqueue/river#682). Report 28 (Bogdanp/dramatiq#692).
+    Report 29 (taskforcesh/bullmq#3183). Report 31 (oban-bg/oban#1141). Report 108 (python-arq/arq#408).
     """
     async with _two_workers(url, *jobs) as (workers, ids):
         await wait_until(lambda: workers.ended() == ids, "the jobs have ended", 20)
@@ -82,7 +83,7 @@ async def test_lost_connections_do_not_cut_a_handler_short(server: ValkeyServer,
     """Every connection is killed again and again while handlers of four leases run, beside an idle worker: one run
     each, and their ends are settled.
 
-    user-needs 4.
+    Report 4 (taskiq-python/taskiq-redis#65).
     """
     async with _two_workers(url, ASYNC, PLAIN) as (workers, ids):
         kills = 0

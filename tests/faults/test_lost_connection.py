@@ -68,7 +68,8 @@ async def test_a_parked_worker_claims_again_after_its_connections_were_killed(
     """CLIENT KILL TYPE normal on a parked worker, then a job: in its handler within two beats, in the same process; 20
     times over. Afterwards it has as many connections as before.
 
-    user-needs 1, 6, 11, 17.
+    Report 1 (python-arq/arq#435). Report 6 (celery/celery#10205). Report 11 (taskforcesh/bullmq#3517).
+    Report 17 (PrefectHQ/prefect#22478).
     """
     async with _parked_worker(server, queue) as (workers, worker):
         base = {name: len(ids) for name, ids in _connections(server).items()}
@@ -93,7 +94,7 @@ async def test_a_parked_worker_claims_again_after_its_connections_were_killed(
 async def test_one_lost_connection_of_a_parked_worker(server: ValkeyServer, url: str, queue: str, name: str) -> None:
     """Only the parking connection is killed, or only the one for commands: the claims go on within two beats.
 
-    user-needs 12.
+    Report 12 (Bogdanp/dramatiq#207).
     """
     async with _parked_worker(server, queue) as (workers, worker):
         (id,) = _connections(server)[name]
@@ -109,7 +110,7 @@ async def test_one_lost_connection_of_a_parked_worker(server: ValkeyServer, url:
 async def test_an_idle_worker_says_nothing(url: str, raw: Redis) -> None:
     """Ten times as long as a command may take, with nothing to do: it lives, and not one line is printed.
 
-    user-needs 15, 122.
+    Report 15 (rq/rq#1968). Report 122 (taskforcesh/bullmq#1834).
     """
     with fleet(url, command_timeout_ms=200, connect_timeout_ms=200) as workers:
         worker = workers.start("--queue", "jobs", "--queue", "pool")

@@ -50,6 +50,8 @@ async def test_jobs_of_a_claim_whose_reply_was_lost_run_after_the_reconnect(
 ) -> None:
     """Flat and grouped jobs were claimed, nobody heard of it, once or three times in a row: all run once, attempts 1,
     long before their lease is over. None of them counts as crashed.
+
+    Report 38 (rq/rq#2061).
     """
     worker = Worker()
     ran: list[tuple[str, int]] = []

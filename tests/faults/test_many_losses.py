@@ -15,8 +15,10 @@ from redis.asyncio import Redis
 
 from echomq_worker.clock import SystemClock
 from echomq_worker.connector import connect
+from echomq_worker.errors import ConnectionLost
 from echomq_worker.job import Job
 from echomq_worker.jobs import Jobs
+from echomq_worker.pool import connect_pool
 from echomq_worker.worker import Worker
 from tests.support.proxy import Proxy
 from tests.support.running import running
@@ -44,6 +46,8 @@ class Noted(SystemClock):
 async def test_the_same_curve_answers_whichever_command_fails(server: ValkeyServer, url: str) -> None:
     """The 1st, 2nd, and 50th script that the worker sends loses its connection, and so does its next try: each time it
     waits a beat, then two, and the next job runs. The first connect is nothing special.
+
+    Report 3 (python-arq/arq#386).
     """
     clock = Noted()
     worker = Worker(clock=clock)
@@ -84,6 +88,8 @@ async def _closed_door(port: int) -> AsyncIterator[list[float]]:
 async def test_an_outage_costs_its_process_next_to_nothing(own_server: OwnServer) -> None:
     """Without a server for two seconds: no loop tries more often than its curve says, and the event loop, which an
     application may share, is as quick as ever.
+
+    Report 10 (taskforcesh/bullmq#3103).
     """
     server, clock = own_server(), Noted()
     worker = Worker(clock=clock)
@@ -113,6 +119,8 @@ async def test_an_outage_costs_its_process_next_to_nothing(own_server: OwnServer
 async def test_a_run_of_random_losses_leaves_nothing_stuck(server: ValkeyServer, url: str, raw: Redis) -> None:
     """For three seconds connections of the worker are killed at random while jobs come in, standalone and pooled:
     between two starts there are never three beats, and every job runs once and is settled.
+
+    Report 11 (taskforcesh/bullmq#3517).
     """
     worker, draw = Worker(), random.Random(11)
     starts: dict[str, list[float]] = {"a": [], "b": []}
@@ -152,3 +160,22 @@ async def test_a_run_of_random_losses_leaves_nothing_stuck(server: ValkeyServer,
     assert set(runs.values()) == {1}
     for when in starts.values():
         assert max(late - early for early, late in pairwise(when)) < 3 * BEAT_MS / 1000 + MARGIN_S
+
+
+async def test_a_pool_whose_connections_were_dropped_is_whole_again(server: ValkeyServer, url: str) -> None:
+    """Connections killed 20 times over, in use and idle: each call after it is served and no connection is lost.
+
+    Report 17 (PrefectHQ/prefect#22478).
+    """
+    async with Proxy(server.port) as proxy, connect_pool(proxy.url, size=2) as pool:
+        for _ in range(20):
+            calls = [asyncio.ensure_future(pool.call("ECHO", "x")) for _ in range(6)]
+            await asyncio.sleep(0)
+            proxy.reset()
+            for outcome in await asyncio.gather(*calls, return_exceptions=True):
+                assert outcome == b"x" or isinstance(outcome, ConnectionLost)
+            await wait_until(lambda: proxy.open == 0, "all are dropped")
+            assert await asyncio.gather(*(pool.call("ECHO", "y") for _ in range(6))) == [b"y"] * 6
+        assert pool.connected
+        assert pool.pending == 0
+        assert proxy.open == 2

@@ -67,7 +67,8 @@ async def test_the_worker_goes_on_by_itself_when_the_server_is_back(
     frozen: the process is the same, one line for the start and one for the end, every job runs once and is counted,
     those that ran or ended meanwhile included.
 
-    user-needs 2, 4, 13, 45.
+    Report 2 (python-arq/arq#498). Report 4 (taskiq-python/taskiq-redis#65). Report 13 (Bogdanp/dramatiq#34).
+    Report 45 (Bogdanp/dramatiq#527). Report 100 (celery/celery#4079).
     """
     server = own_server(append_only=True)
     with fleet(server.url, lease_ms=lease_ms, command_timeout_ms=1_000) as workers:
@@ -101,7 +102,10 @@ _EVERYDAY = {"settings", "worker started", "job completed"}
 
 @pytest.mark.parametrize("queue", ["jobs", "pool"], ids=["standalone", "pooled"])
 async def test_a_worker_without_a_server_still_stops(own_server: OwnServer, queue: str) -> None:
-    """SIGTERM while the server is away and nothing is in hand: exit 0 within a beat and a second. user-needs 58."""
+    """SIGTERM while the server is away and nothing is in hand: exit 0 within a beat and a second.
+
+    Report 58 (taskforcesh/bullmq#1975).
+    """
     server = own_server()
     with fleet(server.url) as workers:
         worker = workers.start("--queue", queue, "--queue", "other")
@@ -128,6 +132,8 @@ async def _run_one(server: ValkeyServer, workers: Fleet, worker: WorkerProcess, 
 async def test_a_verdict_that_nobody_takes_is_named_at_the_end(own_server: OwnServer) -> None:
     """SIGTERM while the server is away and an ended job's verdict is still here: exit 0 when grace and last words are
     over, with the job's id in the log; its lease runs out and it runs again.
+
+    Report 56 (oban-bg/oban#1076).
     """
     server = own_server(append_only=True)
     with fleet(server.url, grace_ms=500, lease_ms=3_000) as workers:
@@ -150,7 +156,9 @@ async def test_a_verdict_that_nobody_takes_is_named_at_the_end(own_server: OwnSe
 @pytest.mark.parametrize("consumers", [1, 2], ids=["standalone", "pooled"])
 async def test_error_replies_of_a_failover_end_no_loop(server: ValkeyServer, url: str, consumers: int) -> None:
     """The blocked command, then a script, is answered with the errors of a failover, each in turn: the next job runs
-    all the same. user-needs 8.
+    all the same.
+
+    Report 8 (taskforcesh/bullmq#648).
     """
     worker = Worker()
     ran: set[str] = set()
@@ -184,7 +192,7 @@ async def test_a_script_that_fails_once_is_an_outage_and_one_that_keeps_failing_
     """A key of a foreign type under one of ours: as long as it stands a few beats fail and the worker heals; for good,
     the run ends with the server's error rather than live and do nothing.
 
-    user-needs 14.
+    Report 14 (Bogdanp/dramatiq#258).
     """
     worker = Worker()
     ran = asyncio.Event()

@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 async def test_one_poison_among_200_innocent_jobs(url: str, raw: Redis) -> None:
     """The poison is dead with its reason after five crashes; the 200 are completed; workers are restarted as they die.
 
-    user-needs 41, 42.
+    Report 41 (sidekiq/sidekiq#4633). Report 42 (Bogdanp/dramatiq#383).
     """
     async with connect(url) as connector:
         jobs = Jobs(connector)

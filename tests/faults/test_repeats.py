@@ -61,7 +61,7 @@ async def test_three_pumps_fire_each_repeat_once_per_period(url: str, tmp_path: 
     and period; one of 1 s at a fixed rate gives 59 to 61 in 60 s, though meanwhile one process is frozen for longer
     than its lease and goes on, and another is killed.
 
-    user-needs 64, 67, 69.
+    Report 64 (taskiq-python/taskiq#296). Report 67 (oban-bg/oban#1488). Report 69 (python-arq/arq#459).
     """
     notes = tmp_path / "notes"
     async with connect(url) as connector:
@@ -119,7 +119,7 @@ async def _pumps_run(wire: Wire, processes: list[WorkerProcess]) -> None:
 async def test_three_pumps_on_a_slow_line(server: ValkeyServer, url: str, raw: Redis) -> None:
     """Three Pumps that read the same 100 due names, each answer 5 ms late: one job per name and period.
 
-    user-needs 64.
+    Report 64 (taskiq-python/taskiq#296).
     """
     clock = ManualClock()
     async with AsyncExitStack() as stack:
@@ -142,7 +142,9 @@ async def test_three_pumps_on_a_slow_line(server: ValkeyServer, url: str, raw: R
 
 async def test_a_lost_reply_fires_nothing_twice(server: ValkeyServer, url: str) -> None:
     """The reply of every second fire is lost, as when a Pump dies right after it: no occurrence comes twice, and the
-    repeat goes on. user-needs 61.
+    repeat goes on.
+
+    Report 61 (taskforcesh/bullmq#2876).
     """
     worker = Worker()
     seen: list[str] = []
@@ -170,7 +172,7 @@ async def test_a_lost_reply_fires_nothing_twice(server: ValkeyServer, url: str) 
 async def test_a_pump_that_was_away_catches_up_once(url: str, raw: Redis, *, fixed_rate: bool) -> None:
     """Away for 3.5 periods: one run on return, however many were missed. Then a period from now, or the old grid.
 
-    user-needs 74.
+    Report 74 (sidekiq/sidekiq#6656).
     """
     clock = ManualClock()
     start = clock.now_ms()
@@ -196,7 +198,9 @@ class _Off(SystemClock):
 
 async def test_pumps_whose_clocks_disagree(url: str) -> None:
     """Hosts half a second behind, right, and half a second ahead: one occurrence per period, where that is longer than
-    the hosts are apart (the seed prices repeats on the host's clock). user-needs 68.
+    the hosts are apart (the seed prices repeats on the host's clock).
+
+    Report 68 (python-arq/arq#196).
     """
     period_ms = 800
     seen: list[str] = []

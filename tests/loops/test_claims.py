@@ -161,7 +161,10 @@ async def test_a_paused_queue_or_a_full_one_gives_nothing(url: str, raw: Redis, 
 
 
 async def test_a_job_that_crashed_too_often_is_buried_instead(url: str, raw: Redis) -> None:
-    """It is not in hand, but named with its reason."""
+    """It is not in hand, but named with its reason.
+
+    Report 42 (Bogdanp/dramatiq#383).
+    """
     await waiting(raw, range(1), attempts=3, held="3:x", crashes="2:3")
     async with connect(url) as connector:
         claimed = await claim(connector, claims(connector, max_crashes=3), 2)

@@ -69,7 +69,10 @@ async def test_the_first_beat_says_what_it_did(url: str, raw: Redis) -> None:
 
 
 async def test_a_claim_is_never_for_more_than_the_free_slots(url: str, raw: Redis) -> None:
-    """Nothing is taken that cannot run at once; as one ends one is claimed."""
+    """Nothing is taken that cannot run at once; as one ends one is claimed.
+
+    Report 109 (celery/celery#9863).
+    """
     gate = Gate()
     await pending(raw, range(20))
     async with stand(url, gate.handler, concurrency=3) as made:
@@ -212,7 +215,10 @@ async def test_a_job_that_crashed_too_often_is_named_in_the_log(url: str, raw: R
 
 
 async def test_a_full_consumer_still_sweeps_each_beat(url: str, raw: Redis) -> None:
-    """Dead workers' jobs come back for others, though this one has no slot for them."""
+    """Dead workers' jobs come back for others, though this one has no slot for them.
+
+    Report 108 (python-arq/arq#408).
+    """
     gate = Gate()
     await pending(raw, range(3))
     async with stand(url, gate.handler, concurrency=1) as made:

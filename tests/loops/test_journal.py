@@ -55,7 +55,10 @@ CASES: list[tuple[Verdict, str, str, str, dict[str, Any]]] = [
 async def test_each_answer_has_its_line_and_its_count(
     verdict: Verdict, answer: str, level: str, event: str, fields: dict[str, Any]
 ) -> None:
-    """With queue, id, attempt and how long the handler ran; what is refused is not silent."""
+    """With queue, id, attempt and how long the handler ran; what is refused is not silent.
+
+    Report 90 (Bogdanp/dramatiq#63). Report 117 (Bogdanp/dramatiq#220).
+    """
     made, clock, lines = journal()
     job = job_of(attempts=3, failures=1, payload=b"secret")
     ran(made, clock, job, 12)

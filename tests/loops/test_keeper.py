@@ -147,7 +147,10 @@ class Wire:
 
 
 async def test_a_bug_in_the_thread_ends_the_run_with_its_error() -> None:
-    """Leases that nobody keeps are no silent loss."""
+    """Leases that nobody keeps are no silent loss.
+
+    Report 57 (tastyware/streaq#43).
+    """
 
     async def broken() -> None:
         raise RuntimeError("a bug")

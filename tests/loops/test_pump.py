@@ -156,7 +156,10 @@ async def test_two_pumps_fire_one_job_a_period(url: str, raw: Redis) -> None:
 
 
 async def test_an_id_that_is_there_already_does_not_stop_the_repeat(url: str, raw: Redis) -> None:
-    """Another process minted the same one: the occurrence is not lost, it fires at once with the next id, and once."""
+    """Another process minted the same one: the occurrence is not lost, it fires at once with the next id, and once.
+
+    Report 63 (taskforcesh/bullmq#2954).
+    """
 
     class Taken:
         def __init__(self) -> None:

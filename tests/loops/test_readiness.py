@@ -71,7 +71,10 @@ async def test_an_idle_worker_is_ready_and_one_that_drains_is_not(url: str) -> N
 
 @pytest.mark.parametrize("stands", ["consumer of alone", "consumer of pool", "metronome of pool", "consumer of many"])
 async def test_a_claim_loop_that_stands_shows(url: str, stands: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it is that holds it, and though everything else of the process lives on."""
+    """Whatever it is that holds it, and though everything else of the process lives on.
+
+    Report 12 (Bogdanp/dramatiq#207).
+    """
     worker, go_on = a_worker(), asyncio.Event()
     kind, _, queue = stands.partition(" of ")
     async with running(worker, url, beat_ms=20):
@@ -98,7 +101,10 @@ async def test_a_claim_loop_that_stands_shows(url: str, stands: str, monkeypatch
 
 
 async def test_an_outage_shows_and_its_end(server: ValkeyServer, url: str) -> None:
-    """Red while a loop cannot do its beat, green again by itself."""
+    """Red while a loop cannot do its beat, green again by itself.
+
+    Report 100 (celery/celery#4079).
+    """
     worker = a_worker()
     async with Proxy(server.port) as proxy, running(worker, proxy.url, beat_ms=50):
         await wait_until(lambda: worker.readiness().ready, "it is ready")

@@ -79,7 +79,10 @@ async def a_job_of(place: APlace) -> Job:
 
 
 async def test_a_blocked_loop_is_one_warning_with_its_handler_and_how_long() -> None:
-    """However often it was looked at meanwhile; the next turns of the loop add nothing."""
+    """However often it was looked at meanwhile; the next turns of the loop add nothing.
+
+    Report 29 (taskforcesh/bullmq#3183).
+    """
     place = APlace()
     job, watched = await a_job_of(place), Watched(APlace("other"), place)
     watched.looks_for(3_000)

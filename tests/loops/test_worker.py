@@ -140,7 +140,10 @@ async def test_steering_exceptions(url: str, raw: Redis) -> None:
 
 
 async def test_an_unreadable_payload_is_dead_with_a_reason_and_no_handler_sees_it(url: str, raw: Redis) -> None:
-    """Broken JSON, a wrong model, undecodable bytes and a missing payload never reach the handler; the loop goes on."""
+    """Broken JSON, a wrong model, undecodable bytes and a missing payload never reach the handler; the loop goes on.
+
+    Report 81 (Bogdanp/dramatiq#375).
+    """
     worker = Worker()
     seen: list[str] = []
 
@@ -234,8 +237,9 @@ async def _tick(ticks: list[int]) -> None:
 
 
 async def test_what_is_wrong_is_refused_before_anything_is_claimed(url: str, raw: Redis) -> None:
-    """No handler, an unknown queue, a lease below two beats, no server, another wire version: an error of its own
-    each.
+    """No handler, an unknown queue, a lease below two beats, no server, another wire version: an error of its own each.
+
+    Report 36 (hibiken/asynq#1030).
     """
     worker = Worker()
     with pytest.raises(ConfigError, match="no handler"):
@@ -283,7 +287,10 @@ async def test_stop_before_start_and_twice_is_fine(url: str) -> None:
 
 
 async def test_a_bug_in_a_loop_ends_the_run_with_its_error(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop that dies takes the worker down with its cause; it never lives on and does nothing."""
+    """A loop that dies takes the worker down with its cause; it never lives on and does nothing.
+
+    Report 57 (tastyware/streaq#43).
+    """
     worker = Worker()
 
     @worker.handler("a")
@@ -335,7 +342,10 @@ async def test_a_bug_in_a_loop_is_no_crash_of_the_jobs_in_hand(
 
 
 async def test_a_rate_limit_is_used_to_the_full_whatever_the_beat(url: str, raw: Redis) -> None:
-    """Five starts per 100 ms with a beat of ten seconds: the next five start when the window ends, not at the beat."""
+    """Five starts per 100 ms with a beat of ten seconds: the next five start when the window ends, not at the beat.
+
+    Report 125 (riverqueue/river#132).
+    """
     worker = Worker()
     starts: list[float] = []
 

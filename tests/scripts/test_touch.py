@@ -223,7 +223,10 @@ CASES |= flow_cases.CASES
 
 @pytest.mark.parametrize("case", CASES)
 async def test_a_key_that_cannot_be_reached_leaves_everything_as_it_was(case: str, own_server: OwnServer) -> None:
-    """Each key in turn: the verb does not use it and succeeds, or it fails and the whole keyspace is unchanged."""
+    """Each key in turn: the verb does not use it and succeeds, or it fails and the whole keyspace is unchanged.
+
+    Report 102 (Bogdanp/dramatiq#754).
+    """
     state, verb = CASES[case]
     server = own_server()
     refused: set[str] = set()

@@ -97,7 +97,10 @@ def test_a_wrong_target_is_one_line(folder: Path, target: str, said: str) -> Non
 def test_a_module_that_fails_shows_its_trace_and_exits_with_2(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
-    """Whatever the user's module raises: the trace is shown, the last line says what happened, the code is 2."""
+    """Whatever the user's module raises: the trace is shown, the last line says what happened, the code is 2.
+
+    Report 95 (Bogdanp/dramatiq#11).
+    """
     (folder / "cli_app_bad.py").write_text(source)
     monkeypatch.setenv("ECHOMQ_URL", "redis://127.0.0.1:1")
 

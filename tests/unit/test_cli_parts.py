@@ -114,7 +114,10 @@ def test_every_error_of_ours_is_one_line_and_its_exit_code(
 
 @pytest.mark.parametrize("error", [RuntimeError("bug"), ExceptionGroup("tasks", [ConfigError("x"), KeyError("bug")])])
 def test_a_bug_keeps_its_trace(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """What is no error of ours is raised: the interpreter prints the trace and exits with 1."""
+    """What is no error of ours is raised: the interpreter prints the trace and exits with 1.
+
+    Report 57 (tastyware/streaq#43).
+    """
 
     def failing(_arguments: list[str]) -> int:
         raise error
@@ -204,7 +207,10 @@ def test_help_and_version_are_0(capsys: pytest.CaptureFixture[str], arguments: l
 
 
 def test_every_argument_reaches_the_child() -> None:
-    """The child is given our own arguments; what is added comes behind them, before a `--`, and wins."""
+    """The child is given our own arguments; what is added comes behind them, before a `--`, and wins.
+
+    Report 98 (taskiq-python/taskiq#472).
+    """
     added = ["--processes", "1", "--no-embedded", "--supervised"]
     mine = ["run", "app:worker", "--queue", "a", "--processes", "4", "--burst"]
 
@@ -233,7 +239,10 @@ def test_the_loop_is_uvloop_where_it_is_installed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_complaints_name_what_can_cost_jobs() -> None:
-    """Skew above a second, an eviction policy, no append-only file: a sentence each; unknown is no complaint."""
+    """Skew above a second, an eviction policy, no append-only file: a sentence each; unknown is no complaint.
+
+    Report 85 (taskforcesh/bullmq#419).
+    """
     good = ServerFacts("redis://h", "9.1.2", "echomq:3.0.0", 1_000, "noeviction", append_only=True)
     bad = ServerFacts("redis://h", "9.1.2", "echomq:3.0.0", -1_001, "allkeys-lru", append_only=False)
     silent = ServerFacts("redis://h", "unknown", "echomq:3.0.0", 0, None, None)

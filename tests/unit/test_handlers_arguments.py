@@ -179,7 +179,10 @@ def test_payloads_by_annotation() -> None:
 
 @given(payload=st.binary())
 def test_bytes_pass_untouched(payload: bytes) -> None:
-    """A handler of bytes gets exactly what was enqueued."""
+    """A handler of bytes gets exactly what was enqueued.
+
+    Report 79 (rq/rq#1188).
+    """
 
     def handler(job: Job, data: bytes) -> tuple[bytes, bytes]:
         return job.payload, data

@@ -84,7 +84,10 @@ def test_the_fence_key_is_pinned() -> None:
 
 @given(QUEUES, st.text())
 def test_all_keys_of_a_queue_share_one_slot(queue: str, name: str) -> None:
-    """Whatever a name holds, also braces, every key of a queue is in the slot of the queue's name."""
+    """Whatever a name holds, also braces, every key of a queue is in the slot of the queue's name.
+
+    Report 102 (Bogdanp/dramatiq#754).
+    """
     keys = Keys(queue)
     named = [getattr(keys, method)(name) for method in TAKES_NAME]
     branded = [getattr(keys, method)(ID) for method in TAKES_ID]

@@ -212,7 +212,7 @@ def test_a_trace_cannot_pass_for_lines_of_its_own(log_format: Any) -> None:
 
 
 def test_bytes_are_shown_by_their_length() -> None:
-    """Bytes may be a payload: their length is enough, wherever they are."""
+    """Bytes may be a payload: their length is enough, wherever they are. Report 91 (celery/celery#2143)."""
     event = neutralise(None, "info", {"a": b"secret", "b": [b"secret", {"c": bytearray(b"xy")}], "d": memoryview(b"z")})
 
     assert event == {"a": "<6 bytes>", "b": ["<6 bytes>", {"c": "<2 bytes>"}], "d": "<1 bytes>"}
@@ -343,7 +343,9 @@ def test_warnings_of_python_come_along() -> None:
 
 
 def test_a_library_touches_nothing_of_its_host() -> None:
-    """Asking for a logger and using it configures neither structlog nor a handler nor a level."""
+    """Asking for a logger and using it configures neither structlog nor a handler nor a level.
+    Report 111 (celery/celery#2016).
+    """
     root = logging.getLogger()
     before = (list(root.handlers), root.level, structlog.is_configured(), sys.stderr)
 

@@ -89,7 +89,10 @@ def test_settings_are_frozen() -> None:
 def test_a_bad_value_is_one_line_with_name_value_and_expectation(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
 ) -> None:
-    """A bad variable is a ConfigError: its name, its value, what was expected, on one line."""
+    """A bad variable is a ConfigError: its name, its value, what was expected, on one line.
+
+    Report 93 (celery/celery#10388).
+    """
     monkeypatch.setenv(name, value)
 
     with pytest.raises(ConfigError) as caught:
@@ -165,7 +168,10 @@ def test_settings_can_be_made_in_code() -> None:
 
 
 def test_unknown_variables_are_named_with_the_nearest() -> None:
-    """Every ECHOMQ_* that is no setting is warned about; others are none of our business."""
+    """Every ECHOMQ_* that is no setting is warned about; others are none of our business.
+
+    Report 92 (python-arq/arq#305).
+    """
     names = ["ECHOMQ_BEATMS", "PATH", "ECHOMQ_URL", "ECHOMQ_QQQQ", "ECHOMQ_BAD\n"]
 
     assert unknown_variables(names) == [
@@ -198,7 +204,10 @@ def _docs_rows() -> list[DocsRow]:
 
 
 def test_the_docs_table_is_the_settings() -> None:
-    """docs/settings.md has every setting in order with its default, what it takes and what it means, and no other."""
+    """docs/settings.md has every setting in order with its default, what it takes and what it means, and no other.
+
+    Report 115 (tobymao/saq#302).
+    """
     rows = [
         DocsRow(
             f"`{variable(name)}`",
