@@ -120,7 +120,7 @@ def _run(argv: Sequence[str]) -> int:
     except EchoMQError as error:
         return _told(error)
     except BaseExceptionGroup as group:
-        known = _only_ours(group)
+        known = only_ours(group)
         if known is None:
             raise
         return _told(known)
@@ -153,9 +153,11 @@ def say_error(text: str) -> None:
     sys.stderr.write(f"echomq-worker: {line}\n")
 
 
-def _only_ours(group: BaseExceptionGroup[BaseException]) -> EchoMQError | None:
-    """The first error of a group that holds nothing but errors of ours: what a task group makes of one failure."""
-    ours, rest = group.split(EchoMQError)
+def only_ours(failure: BaseException) -> EchoMQError | None:
+    """An error of ours, or the first of a group that holds nothing else: what a task group makes of one failure."""
+    if not isinstance(failure, BaseExceptionGroup):
+        return failure if isinstance(failure, EchoMQError) else None
+    ours, rest = failure.split(EchoMQError)
     error: BaseException | None = ours if rest is None else None
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

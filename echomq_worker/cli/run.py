@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from echomq_worker.cli import Exit
+from echomq_worker.cli import Exit, only_ours, say_error
 from echomq_worker.cli.common import Url, settings_for
 from echomq_worker.errors import ConfigError
 
@@ -161,10 +161,33 @@ def _work(target: str, settings: Settings, *, queues: Sequence[str], burst: bool
     runner = asyncio.Runner(loop_factory=loop_factory())
     try:
         return runner.run(main())
+    except Exception as error:
+        if only_ours(error) is not None:
+            raise
+        return _say_crash(error)
     finally:
         # It would wait for what does not let itself be cancelled.
         if not left:
             runner.close()
+
+
+def _say_crash(error: Exception) -> int:
+    """A loop has died of a bug: its trace is a line of the log like any other, its cause is the last one."""
+    from echomq_worker.logs import get_logger
+
+    leaves = list(_leaves(error))
+    cause = f"{type(leaves[0]).__name__}: {leaves[0]}" + (f" (and {len(leaves) - 1} more)" if leaves[1:] else "")
+    get_logger(__name__).error("worker crashed", error=cause, exc_info=error)
+    say_error(f"the worker has crashed: {cause}")
+    return Exit.FAILED
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
 
 
 async def _left_behind() -> set[asyncio.Task[object]]:
