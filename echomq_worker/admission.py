@@ -53,9 +53,14 @@ def row_of(item: object | New, mint: Mint) -> Row:
     if not isinstance(item, New):
         return (mint.next(), encode(item), *_PLAIN)
     id = mint.next() if item.id is None else check_id(item.id)
+    return (id, encode(item.payload), *terms_of(item))
+
+
+def terms_of(item: New) -> tuple[str, str, str, str, str, str]:
+    """What an item has beside id and payload, checked. Raises InvalidId, InvalidArgument."""
     group = "" if item.group is None else check_id(item.group)
     mode, value = _moment("in_ms", item.in_ms, "at_ms", item.at_ms)
-    return (id, encode(item.payload), group, mode, value, *_dedup(item), _expires(item))
+    return (group, mode, value, *_dedup(item), _expires(item))
 
 
 def is_more(item: New) -> bool:

@@ -235,8 +235,8 @@ def prepared(url: str | None, *queues: str) -> Settings:
     return settings_for(url)
 
 
-def at_ms(text: str) -> int:
-    """The moment that `--at` names, in ms since 1970: an integer, or ISO 8601 with a zone. Raises ConfigError."""
+def at_ms(text: str, name: str = "--at") -> int:
+    """The moment that `name` has, in ms since 1970: an integer, or ISO 8601 with a zone. Raises ConfigError."""
     from datetime import datetime
 
     try:
@@ -245,7 +245,7 @@ def at_ms(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         shown = repr(text[:_SHOWN_CHARACTERS])
-        raise ConfigError(f"--at={shown}: expected ms since 1970 or ISO 8601, such as 2030-01-31T08:00:00Z") from None
+        raise ConfigError(f"{name}={shown}: expected ms since 1970 or ISO 8601, such as 2030-01-31T08:00:00Z") from None
     if moment.tzinfo is None:
-        raise ConfigError(f"--at={text!r}: expected a time zone, such as {text}Z or {text}+01:00")
+        raise ConfigError(f"{name}={text!r}: expected a time zone, such as {text}Z or {text}+01:00")
     return round(moment.timestamp() * 1000)

@@ -6,7 +6,9 @@ Source: issue "A worker that runs jobs", Daemon and CLI. Payloads are sent as th
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,8 +30,9 @@ from echomq_worker.cli.common import (
 from echomq_worker.errors import ConfigError, EchoMQError, KindRefused
 
 if TYPE_CHECKING:
+    from echomq_worker.admission import New
     from echomq_worker.cli.jsonl import JobFile
-    from echomq_worker.jobs import Jobs, New
+    from echomq_worker.jobs import Jobs
     from echomq_worker.rows import Receipt
     from echomq_worker.settings import Settings
 
@@ -62,7 +65,28 @@ FromFile = Annotated[
     ),
 ]
 Envelopes = Annotated[
-    bool, typer.Option("--envelopes", help="Lines are objects: payload, and as they apply id, group, in_ms, at.")
+    bool, typer.Option("--envelopes", help="Lines are objects: payload, and what the options say for one job.")
+]
+Dedup = Annotated[
+    str | None,
+    typer.Option(
+        "--dedup",
+        metavar="KEY",
+        help="Not admitted while another job with KEY is neither done nor dead.",
+        show_default=False,
+    ),
+]
+DedupTtl = Annotated[
+    int | None,
+    typer.Option("--dedup-ttl-ms", metavar="MS", help="The key stands no longer than that.", show_default=False),
+]
+ExpiresIn = Annotated[
+    int | None,
+    typer.Option("--expires-in-ms", metavar="MS", help="Not started after so long: it is dead.", show_default=False),
+]
+ExpiresAt = Annotated[
+    str | None,
+    typer.Option("--expires-at", metavar="TIME", help="Not started after then; as --at.", show_default=False),
 ]
 
 
@@ -77,33 +101,49 @@ def enqueue(  # noqa: PLR0913 - one parameter per flag, that is how typer reads 
     id: Id = None,
     from_file: FromFile = None,
     envelopes: Envelopes = False,
+    dedup: Dedup = None,
+    dedup_ttl_ms: DedupTtl = None,
+    expires_in_ms: ExpiresIn = None,
+    expires_at: ExpiresAt = None,
     as_json: AsJson = False,
 ) -> None:
     """Enqueue one job and print its id, or every line of a file and print how many."""
-    if in_ms is not None and at is not None:
-        raise ConfigError("--in-ms and --at: expected one of them")
+    from echomq_worker.admission import New, terms_of
+    from echomq_worker.cli.jsonl import lane_of
+
+    _check_together({"--in-ms": in_ms, "--at": at}, {"--expires-in-ms": expires_in_ms, "--expires-at": expires_at})
     if envelopes and from_file is None:
         raise ConfigError("--envelopes: expected --from-file with it")
     settings = settings_for(url)
     settings.require_url()
-    moment = None if at is None else at_ms(at)
+    due = None if at is None else at_ms(at)
+    until = None if expires_at is None else at_ms(expires_at, "--expires-at")
+    job = New(b"", id, lane_of(group), in_ms, due, dedup, dedup_ttl_ms, expires_in_ms, until)
+    terms_of(job)
     if from_file is not None:
-        if payload is not None or id is not None:
-            raise ConfigError("--from-file: expected neither a PAYLOAD nor --id with it")
-        if envelopes and (in_ms, at, group) != (None, None, None):
-            raise ConfigError("--envelopes: expected in_ms, at and group on the lines, not as options")
-        _enqueue_file(settings, queue, from_file, envelopes=envelopes, options=(group, in_ms, moment), as_json=as_json)
+        _check_file_options(job, payload, envelopes=envelopes)
+        _enqueue_file(settings, queue, from_file, envelopes=envelopes, template=job, as_json=as_json)
         return
     if payload is None:
         raise ConfigError("no payload: expected PAYLOAD, - for standard input, or --from-file")
-    _enqueue_one(settings, queue, _new(read_payload(payload), id, group, in_ms, moment), as_json=as_json)
+    _enqueue_one(settings, queue, replace(job, payload=read_payload(payload)), as_json=as_json)
 
 
-def _new(payload: bytes, id: str | None, group: str | None, in_ms: int | None, moment: int | None) -> New:
-    from echomq_worker.cli.jsonl import lane_of
-    from echomq_worker.jobs import New
+def _check_together(*pairs: dict[str, object]) -> None:
+    for pair in pairs:
+        if all(value is not None for value in pair.values()):
+            raise ConfigError(f"{' and '.join(pair)}: expected one of them")
 
-    return New(payload, id=id, group=lane_of(group), in_ms=in_ms, at_ms=moment)
+
+def _check_file_options(template: New, payload: str | None, *, envelopes: bool) -> None:
+    from echomq_worker.admission import New
+
+    if payload is not None or template.id is not None:
+        raise ConfigError("--from-file: expected neither a PAYLOAD nor --id with it")
+    if envelopes and template != New(b""):
+        raise ConfigError("--envelopes: expected group, in_ms, at and the like on the lines, not as options")
+    if template.dedup is not None:
+        raise ConfigError("--dedup: of a file one line would be admitted, expected dedup on the lines with --envelopes")
 
 
 def _enqueue_one(settings: Settings, queue: str, job: New, *, as_json: bool) -> None:
@@ -116,43 +156,39 @@ def _enqueue_one(settings: Settings, queue: str, job: New, *, as_json: bool) -> 
     receipt = run_async(send())
     if receipt.refused:
         raise KindRefused(f"EMQKIND job id must be JOB-namespaced: {receipt.id}")
+    outcome = "deduplicated" if receipt.deduplicated else "duplicate" if receipt.duplicate else "admitted"
     if as_json:
-        print_json({"id": receipt.id, "outcome": "duplicate" if receipt.duplicate else "admitted"})
+        print_json({"id": receipt.id, "outcome": outcome})
         return
     say(receipt.id)
     if receipt.duplicate:
         note("duplicate: a job of that id is there already, nothing was enqueued")
+    if receipt.deduplicated:
+        note("deduplicated: that job has the key, nothing was enqueued")
 
 
-def _enqueue_file(
-    settings: Settings,
-    queue: str,
-    path: str,
-    *,
-    envelopes: bool,
-    options: tuple[str | None, int | None, int | None],
-    as_json: bool,
-) -> None:
+def _enqueue_file(settings: Settings, queue: str, path: str, *, envelopes: bool, template: New, as_json: bool) -> None:
     from echomq_worker.cli.jsonl import open_jobs
     from echomq_worker.keyspace import check_queue
 
     check_queue(queue)
-    group, in_ms, moment = options
-    with open_jobs(path, envelopes=envelopes, template=_new(b"", None, group, in_ms, moment)) as jobs:
+    with open_jobs(path, envelopes=envelopes, template=template) as jobs:
         jobs.check()
-        admitted, duplicates = run_async(_send_all(settings, queue, jobs))
+        tally = run_async(_send_all(settings, queue, jobs))
     if as_json:
-        print_json({"admitted": admitted, "duplicates": duplicates})
-    else:
-        say(f"{admitted} enqueued" + (f", {duplicates} were there already" if duplicates else ""))
+        print_json({name: tally[name] for name in ("admitted", "duplicates", "deduplicated")})
+        return
+    others = {"duplicates": "were there already", "deduplicated": "have a key that another job has"}
+    told = [f"{tally[name]} {words}" for name, words in others.items() if tally[name]]
+    say(", ".join([f"{tally['admitted']} enqueued", *told]))
 
 
-async def _send_all(settings: Settings, queue: str, jobs: JobFile) -> tuple[int, int]:
-    """Send every job of a checked file, several batches at a time; how many were admitted, how many duplicates."""
+async def _send_all(settings: Settings, queue: str, jobs: JobFile) -> Counter[str]:
+    """Send every job of a checked file, several batches at a time; how many of them came to what."""
     from echomq_worker.jobs import Jobs
     from echomq_worker.pool import connect_pool
 
-    admitted = duplicates = 0
+    tally, done = Counter[str](), 0
     async with connect_pool(
         settings.require_url(),
         size=settings.pool_size,
@@ -162,19 +198,19 @@ async def _send_all(settings: Settings, queue: str, jobs: JobFile) -> tuple[int,
     ) as pool:
         verbs = Jobs(pool)
         lines = jobs.read()
-        done = 0
         while wave := await asyncio.to_thread(_take, lines, _BATCH * settings.pool_size):
             try:
                 receipts = await _send_wave(verbs, queue, [job for _, job in wave])
             except EchoMQError as error:
-                sent = f"{admitted} enqueued before line {wave[0][0]} of {jobs.name}, of the next {len(wave)} unknown"
-                error.args = (f"{error}; {sent}",)
+                sent = f"{tally['admitted']} enqueued before line {wave[0][0]} of {jobs.name}"
+                error.args = (f"{error}; {sent}, of the next {len(wave)} unknown",)
                 raise
             done += len(wave)
-            admitted += sum(receipt.admitted for receipt in receipts)
-            duplicates += sum(receipt.duplicate for receipt in receipts)
+            tally["admitted"] += sum(receipt.admitted for receipt in receipts)
+            tally["duplicates"] += sum(receipt.duplicate for receipt in receipts)
+            tally["deduplicated"] += sum(receipt.deduplicated for receipt in receipts)
             jobs.advance(done)
-    return admitted, duplicates
+    return tally
 
 
 def _take(lines: Iterator[tuple[int, New]], count: int) -> list[tuple[int, New]]:

@@ -1,7 +1,8 @@
 """A file of jobs, one JSON value per line: checked whole before the first is sent, then read again, never held whole.
 
 Source: issue "A worker that runs jobs", Daemon and CLI (`--from-file`). A line is a payload, sent byte for byte; with
-`envelopes` it is an object: `payload` (any JSON, sent compact) and, as they apply, `id`, `group`, `in_ms`, `at`.
+`envelopes` it is an object: `payload` (any JSON, sent compact) and, as they apply, `id`, `group`, `in_ms`, `at`,
+`dedup`, `dedup_ttl_ms`, `expires_in_ms`, `expires_at`.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
+from echomq_worker.admission import New, terms_of
 from echomq_worker.cli.common import at_ms
 from echomq_worker.errors import ConfigError, InvalidArgument, InvalidId
 from echomq_worker.identity import JOB, check_id, group_for, is_branded
-from echomq_worker.jobs import New
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-_KEYS = frozenset({"payload", "id", "group", "in_ms", "at"})
+_KEYS = ("id", "group", "in_ms", "at", "dedup", "dedup_ttl_ms", "expires_in_ms", "expires_at")
 _BOM = b"\xef\xbb\xbf"
 _EVERY = 1_000
 
@@ -86,12 +87,15 @@ class JobFile:
             self._refuse(number, "it is not UTF-8, expected JSON")
         except RecursionError:
             self._refuse(number, "it is nested too deep, expected JSON")
+        except json.JSONDecodeError as error:
+            # Its own text counts lines too, and to it this one is the first.
+            self._refuse(number, f"{error.msg} at column {error.colno}, expected JSON")
         except ValueError as error:
             self._refuse(number, f"{error}, expected JSON")
         if not self._envelopes:
             return replace(self._template, payload=line)
-        if not isinstance(value, dict) or "payload" not in value or not value.keys() <= _KEYS:
-            self._refuse(number, f"expected an object with payload and, as they apply, {', '.join(sorted(_KEYS))}")
+        if not isinstance(value, dict) or not {"payload"} <= value.keys() <= {"payload", *_KEYS}:
+            self._refuse(number, f"expected an object with payload and, as they apply, {', '.join(_KEYS)}")
         try:
             return _unwrapped(value)
         except (ConfigError, InvalidArgument, InvalidId) as error:
@@ -130,7 +134,7 @@ def _spooled() -> IO[bytes]:
 
 
 def _unwrapped(value: dict[str, Any]) -> New:
-    id, group, in_ms, at = (value.get(name) for name in ("id", "group", "in_ms", "at"))
+    id, group, in_ms, at, dedup, ttl_ms, expires_in_ms, expires_at = (value.get(name) for name in _KEYS)
     if id is not None:
         check_id(id)
         if not id.startswith(JOB):
@@ -139,13 +143,25 @@ def _unwrapped(value: dict[str, Any]) -> New:
         raise InvalidArgument("group: expected a text that is not empty")
     if in_ms is not None and (type(in_ms) is not int or in_ms < 0):
         raise InvalidArgument("in_ms: expected an integer of 0 or more (milliseconds)")
-    if at is not None and type(at) not in {int, str}:
-        raise InvalidArgument("at: expected ms since 1970, or ISO 8601 with a zone")
     if in_ms is not None and at is not None:
         raise InvalidArgument("in_ms and at: expected one of them")
+    if expires_in_ms is not None and expires_at is not None:
+        raise InvalidArgument("expires_in_ms and expires_at: expected one of them")
     payload = json.dumps(value["payload"], ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
-    moment = None if at is None else (at if isinstance(at, int) else at_ms(at))
-    return New(payload, id=id, group=lane_of(group), in_ms=in_ms, at_ms=moment)
+    due, until = _moment_of("at", at), _moment_of("expires_at", expires_at)
+    new = New(payload, id, lane_of(group), in_ms, due, dedup, ttl_ms, expires_in_ms, until)
+    terms_of(new)
+    return new
+
+
+def _moment_of(name: str, value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return at_ms(value, name)
+    if type(value) is not int:
+        raise InvalidArgument(f"{name}: expected ms since 1970, or ISO 8601 with a zone")
+    return value
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -54,7 +54,10 @@ def test_enqueue_prints_the_id_of_what_it_admitted(cli: Cli, server: ValkeyServe
 
 
 def test_enqueue_reads_standard_input_as_bytes(cli: Cli, server: ValkeyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`-` is standard input to its end, all 256 byte values of it."""
+    """`-` is standard input to its end, all 256 byte values of it.
+
+    Report 79 (rq/rq#1188).
+    """
     payload = bytes(range(256))
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(payload)))
 
@@ -145,7 +148,7 @@ def test_a_file_of_envelopes(cli: Cli, server: ValkeyServer, tmp_path: Path) -> 
 
     code, out, _ = cli("enqueue", "emails", "--from-file", str(path), "--envelopes", "--json")
 
-    assert (code, json.loads(out)) == (0, {"admitted": 3, "duplicates": 1})
+    assert (code, json.loads(out)) == (0, {"admitted": 3, "duplicates": 1, "deduplicated": 0})
     assert the_row(server, "emails", "JOB0KHTOWnGLuC")["payload"] == b"1"
     _, stats, _ = cli("queue", "stats", "emails", "--json")
     counts = json.loads(stats)

@@ -85,6 +85,9 @@ ENVELOPES: list[tuple[dict[str, Any], New]] = [
     ({"payload": 1, "in_ms": 0}, New(b"1", in_ms=0)),
     ({"payload": 1, "at": 5}, New(b"1", at_ms=5)),
     ({"payload": 1, "at": "1970-01-01T00:00:01Z"}, New(b"1", at_ms=1_000)),
+    ({"payload": 1, "dedup": "a", "dedup_ttl_ms": 5}, New(b"1", dedup="a", dedup_ttl_ms=5)),
+    ({"payload": 1, "expires_in_ms": 7}, New(b"1", expires_in_ms=7)),
+    ({"payload": 1, "expires_at": "1970-01-01T00:00:01Z"}, New(b"1", expires_at_ms=1_000)),
 ]
 
 
@@ -116,6 +119,15 @@ def test_an_envelope_says_what_its_job_is(tmp_path: Path, envelope: dict[str, An
         {"payload": 1, "at": "tomorrow"},
         {"payload": 1, "at": []},
         {"payload": 1, "in_ms": 1, "at": 1},
+        {"payload": 1, "dedup": ""},
+        {"payload": 1, "dedup": 5},
+        {"payload": 1, "dedup_ttl_ms": 5},
+        {"payload": 1, "dedup": "a", "dedup_ttl_ms": 0},
+        {"payload": 1, "expires_in_ms": -1},
+        {"payload": 1, "expires_in_ms": "5"},
+        {"payload": 1, "expires_at": True},
+        {"payload": 1, "expires_at": 2**60},
+        {"payload": 1, "expires_in_ms": 1, "expires_at": 1},
     ],
 )
 def test_a_wrong_envelope_is_named(tmp_path: Path, envelope: object) -> None:
@@ -125,6 +137,19 @@ def test_a_wrong_envelope_is_named(tmp_path: Path, envelope: object) -> None:
 
     with pytest.raises(ConfigError, match=r"jobs\.jsonl:2: .*nothing of the file was enqueued"):
         jobs_of(path, envelopes=True)
+
+
+def test_a_line_that_is_no_json_is_counted_once(tmp_path: Path) -> None:
+    """The file's line and the column in it: no second line number, which would be that of the line by itself."""
+    path = tmp_path / "jobs.jsonl"
+    path.write_text('1\n{"a": oops}\n')
+
+    with pytest.raises(ConfigError) as caught:
+        jobs_of(path)
+
+    told = str(caught.value).removeprefix(f"{path}:2: ")
+    assert "Expecting value at column 7, expected JSON; " in told
+    assert "line" not in told
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=10))
