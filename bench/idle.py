@@ -48,16 +48,22 @@ async def run(queues: int, seconds: float, jobs: int) -> dict[str, float]:
                 await Jobs(connector).enqueue_many(QUEUE, [PAYLOAD] * jobs)
                 await _until_done(connector, jobs)
                 await asyncio.sleep(2)
-                before, used, started = await commands(connector), _cpu_s(process.pid), time.monotonic()
-                await asyncio.sleep(seconds)
-                spent = (await commands(connector)).since(before)
-                cpu, elapsed = _cpu_s(process.pid) - used, time.monotonic() - started
-                clients = await connector.call("CLIENT", "LIST")
-                memory, threads = _memory_and_threads(process.pid)
+                return await watch(connector, process.pid, seconds)
+
+
+async def watch(connector: Connector, pid: int, seconds: float) -> dict[str, float]:
+    """What the process and its server do in so many seconds."""
+    before, used, started = await commands(connector), _cpu_s(pid), time.monotonic()
+    await asyncio.sleep(seconds)
+    spent = (await commands(connector)).since(before)
+    cpu, elapsed = _cpu_s(pid) - used, time.monotonic() - started
+    clients = await connector.call("CLIENT", "LIST")
+    memory, threads = _memory_and_threads(pid)
     # Without the two INFOs that asked.
     return {
         "round_trips_per_s": (spent.reads - 1) / elapsed,
         "commands_per_s": (sum(spent.calls.values()) - 2) / elapsed,
+        "server_us_per_s": sum(spent.usec.values()) / elapsed,
         "core_percent": cpu / elapsed * 100,
         "rss_mb": memory,
         "connections": len(clients.splitlines()) - 1,
