@@ -1,0 +1,159 @@
+"""SIGTERM in every state a worker can be in: exit 0 within the grace and a stated margin, and a last line that names
+what was given back and what is left to its lease.
+
+Source: issue "The five promises" (shutdown), design section 3 (Shutdown), user-needs 58. The margin is what design says:
+1 s for cancelled handlers, 2 s for what is said before the grace, 2 s after it, and closing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio import Redis
+
+from echomq_worker.connector import connect
+from echomq_worker.jobs import Jobs
+from tests.support.fleet import Fleet, fleet
+from tests.support.process import WorkerProcess
+from tests.support.proxy import Proxy
+from tests.support.valkey import ValkeyServer
+from tests.support.waiting import wait_until
+
+GRACE_MS = 300
+MARGIN_S = 6.0
+# Nobody has to say anything, or everybody hears it.
+SHORT_S = 2.5
+LONG = {"sleep_ms": 60_000}
+
+
+@dataclass
+class Stop:
+    """What there is when the signal comes."""
+
+    url: str
+    proxy: Proxy
+    workers: Fleet
+    worker: WorkerProcess
+    queue: str
+
+    async def run(self, count: int) -> list[str]:
+        """So many long jobs that run; their ids in order."""
+        async with connect(self.url) as connector:
+            ids = [one.id for one in await Jobs(connector).enqueue_many(self.queue, [LONG] * count)]
+        await wait_until(lambda: set(ids) <= self.workers.started(), "they run", 20)
+        return ids
+
+
+@asynccontextmanager
+async def _worker(server: ValkeyServer, url: str, queue: str, concurrency: int) -> AsyncIterator[Stop]:
+    """A worker of one queue behind a proxy, with half a second for a command."""
+    async with Proxy(server.port) as proxy:
+        with fleet(proxy.url, grace_ms=GRACE_MS, command_timeout_ms=500, lease_ms=60_000) as workers:
+            worker = workers.start("--queue", queue, concurrency=concurrency)
+            await worker.saw("worker started", 30)
+            yield Stop(url, proxy, workers, worker, queue)
+            proxy.flow()
+
+
+async def _stopped(stop: Stop, within_s: float) -> dict[str, Any]:
+    """Send SIGTERM, and answer its last line."""
+    asked = time.monotonic()
+    stop.worker.send(signal.SIGTERM)
+    assert await stop.worker.ended(30) == 0
+    took_s = time.monotonic() - asked
+    assert took_s < GRACE_MS / 1000 + within_s, f"{stop.queue}: {took_s:.1f} s"
+    last = stop.worker.records()[-1]
+    assert last["event"] == "worker stopped"
+    return last
+
+
+async def _parked(server: ValkeyServer, url: str) -> None:
+    """Nothing in hand, in its BLPOP: at once, and nothing to name."""
+    async with _worker(server, url, "other", 5) as stop:
+        await wait_until(lambda: stop.proxy.count(b"BLPOP"), "it parks", 10)
+        last = await _stopped(stop, SHORT_S)
+    assert not {"released_ids", "left_ids"} & last.keys()
+
+
+async def _every_slot_busy(server: ValkeyServer, url: str) -> None:
+    """With more that waits: what ran is given back, all of it is counted and the first hundred are named."""
+    async with _worker(server, url, "jobs", 120) as stop:
+        ids = await stop.run(120)
+        async with connect(url) as connector:
+            await Jobs(connector).enqueue_many("jobs", [LONG] * 10)
+        last = await _stopped(stop, SHORT_S)
+    assert last["released"] == 120
+    assert len(last["released_ids"]) == 100
+    assert set(last["released_ids"]) < set(ids)
+    named = [id for line in stop.worker.records("jobs released") for id in line["ids"]]
+    assert sorted(named) == sorted(ids), "each on a line of its own kind"
+    assert "left_ids" not in last
+
+
+async def _server_frozen(server: ValkeyServer, url: str) -> None:
+    """Connections stand and nothing is answered: what ran is left to its lease."""
+    async with _worker(server, url, "pool", 5) as stop:
+        ids = await stop.run(3)
+        stop.proxy.stall()
+        last = await _stopped(stop, MARGIN_S)
+    assert sorted(last["left_ids"]) == sorted(ids)
+
+
+async def _server_down(server: ValkeyServer, url: str) -> None:
+    """Degraded, the server gone: the same."""
+    async with _worker(server, url, "plain", 5) as stop:
+        ids = await stop.run(3)
+        await stop.proxy.refuse()
+        stop.proxy.reset()
+        await stop.worker.saw('"degraded"')
+        last = await _stopped(stop, MARGIN_S)
+    assert sorted(last["left_ids"]) == sorted(ids)
+
+
+async def _ignores_cancellation(_server: ValkeyServer, url: str) -> None:
+    """A handler that takes no cancellation for an answer keeps its lease, and no process."""
+    env = {"ECHOMQ_URL": url, "ECHOMQ_GRACE_MS": str(GRACE_MS), "ECHOMQ_LOG_FORMAT": "json"}
+    with WorkerProcess("run", "tests.support.stubborn:worker", "--queue", "swallows", env=env) as worker:
+        async with connect(url) as connector:
+            id = (await Jobs(connector).enqueue("swallows", b"{}")).id
+        await worker.saw("begun", 30)
+        asked = time.monotonic()
+        worker.send(signal.SIGTERM)
+        assert await worker.ended(30) == 0
+        assert time.monotonic() - asked < GRACE_MS / 1000 + MARGIN_S
+        last = worker.records("worker stopped")[-1]
+    assert last["left_ids"] == [id]
+
+
+async def test_a_stop_in_any_state_is_in_time_and_names_what_it_leaves(
+    server: ValkeyServer, url: str, raw: Redis
+) -> None:
+    """Parked, every slot busy, the server frozen, the server down, a handler that ignores cancellation: five workers,
+    each of its own queue, at once.
+    """
+    states: list[Callable[[ValkeyServer, str], Awaitable[None]]] = [
+        _parked,
+        _every_slot_busy,
+        _server_frozen,
+        _server_down,
+        _ignores_cancellation,
+    ]
+    async with asyncio.TaskGroup() as tasks:
+        for state in states:
+            tasks.create_task(_named(state, server, url))
+    # What could be given back can be claimed at once: ten that waited, and a hundred and twenty that ran.
+    assert await raw.zcard("emq:{jobs}:pending") == 130
+
+
+async def _named(state: Callable[[ValkeyServer, str], Awaitable[None]], server: ValkeyServer, url: str) -> None:
+    try:
+        await state(server, url)
+    except AssertionError as error:
+        error.add_note(f"in the state {state.__doc__}")
+        raise
