@@ -73,29 +73,49 @@ def parse_entry(entry: bytes) -> Delivery | None:
 async def deliver(wire: Wire, keys: Keys, entries: Sequence[bytes]) -> Delivered:
     """Deliver entries of the outbox of `keys` to their parents in order, then remove exactly those.
 
-    Two Pumps may deliver the same ones. An entry that is malformed, or whose parent's keys hold what is not the
-    protocol's, is set aside in `flow:outbox:malformed`. Raises WireError, ServerError with what was not delivered still
-    in the outbox.
+    Two Pumps may deliver the same ones. One that was slow may so remove an entry that says the same of a flow that was
+    added again: of what it has removed it looks whether the parent has heard. An entry that is malformed, or whose
+    parent's keys hold what is not the protocol's, is set aside in `flow:outbox:malformed`. Raises WireError,
+    ServerError with what was not delivered still in the outbox.
     """
     parsed = [(entry, parse_entry(entry)) for entry in entries]
     good = [(entry, delivery) for entry, delivery in parsed if delivery is not None]
     bad = [entry for entry, delivery in parsed if delivery is None]
-    told: list[bytes] = []
+    told: list[tuple[bytes, Delivery]] = []
     failures: list[EchoMQError] = []
-    for (entry, _), reply in zip(good, await evaluate_many(wire, [telling(one) for _, one in good]), strict=True):
+    replies = await evaluate_many(wire, [telling(one) for _, one in good])
+    for (entry, delivery), reply in zip(good, replies, strict=True):
         if not isinstance(reply, EchoMQError):
-            told.append(entry)
+            told.append((entry, delivery))
         elif isinstance(reply, ServerError) and reply.code == _HOPELESS:
             bad.append(entry)
         else:
             failures.append(reply)
     if told:
-        commands: list[tuple[Any, ...]] = [("LREM", keys.outbox, 1, entry) for entry in told]
-        checked(await wire.pipeline(commands))
+        commands: list[tuple[Any, ...]] = [("LREM", keys.outbox, 1, entry) for entry, _ in told]
+        removed = checked(await wire.pipeline(commands))
+        await _tell_the_deaf(wire, [one for (_, one), count in zip(told, removed, strict=True) if count])
     if bad:
         checked(await evaluate_many(wire, [("flow_set_aside", (keys.outbox, keys.malformed), tuple(bad))]))
     checked(failures)
     return Delivered(len(told), len(bad))
+
+
+async def _tell_the_deaf(wire: Wire, removed: Sequence[Delivery]) -> None:
+    """What nobody will find in the outbox any more is told again to a parent that has not heard it: one made anew."""
+    if not removed:
+        return
+    heard = checked(await wire.pipeline([("HEXISTS", _hears(one), one.child) for one in removed]))
+    deaf = [one for one, there in zip(removed, heard, strict=True) if not there]
+    if deaf:
+        checked(await evaluate_many(wire, [telling(one) for one in deaf]))
+
+
+def _hears(one: Delivery) -> str:
+    keys = Keys(one.parent_queue)
+    if one.death is None:
+        return keys.processed_children(one.parent)
+    return keys.unsuccessful_children(one.parent) if one.death == "id" else keys.failed_children(one.parent)
 
 
 def telling(one: Delivery) -> Call:

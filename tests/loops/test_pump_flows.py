@@ -142,6 +142,42 @@ async def test_two_pumps_deliver_the_same_ones(url: str, raw: Redis) -> None:
     assert "pending" not in state
 
 
+@pytest.mark.parametrize(
+    ("entry", "where"),
+    [
+        (completion(job(1), PARENT, "1"), "processed"),
+        (death(job(1), PARENT, "boom"), "failed"),
+        (death(job(1), PARENT, "boom", policy="id"), "unsuccessful"),
+    ],
+    ids=["done", "dead", "ignored"],
+)
+async def test_a_slow_pump_takes_no_report_from_a_flow_that_was_added_again(
+    url: str, raw: Redis, entry: str, where: str
+) -> None:
+    """It has told a parent that is gone. When it takes the entry out, that is word for word the report to a new one."""
+    here = Queue(raw)
+    await here.put({"flow:outbox": [entry]})
+    async with connect(url) as connector:
+
+        class Slow:
+            async def call(self, *args: Any) -> Any:
+                return await connector.call(*args)
+
+            async def pipeline(self, commands: Any) -> list[Any]:
+                if commands[0][0] == "LREM":
+                    # Another Pump has taken it out; the flow was added again, and the child has ended as it had before.
+                    assert await raw.lrem(here.keys.outbox, 1, entry) == 1
+                    await Queue(raw, UP).put(waiting(2))
+                    await raw.rpush(here.keys.outbox, entry)
+                return await connector.pipeline(commands)
+
+        assert await deliver(Slow(), here.keys, [entry.encode()]) == Delivered(told=1)
+
+    state = await Queue(raw, UP).state()
+    assert list(state[f"job:{PARENT}:{where}"]) == [job(1)]
+    assert "emq:{q}:flow:outbox" not in state
+
+
 @pytest.mark.parametrize("lost", [b"EVALSHA", b"LREM"], ids=["delivery", "removal"])
 async def test_a_crash_in_between_delivers_again_harmlessly(
     url: str, server: ValkeyServer, raw: Redis, lost: bytes
