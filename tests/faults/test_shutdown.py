@@ -1,8 +1,8 @@
 """SIGTERM in every state a worker can be in: exit 0 within the grace and a stated margin, and a last line that names
 what was given back and what is left to its lease.
 
-Source: issue "The five promises" (shutdown), design section 3 (Shutdown), user-needs 58. The margin is what design says:
-1 s for cancelled handlers, 2 s for what is said before the grace, 2 s after it, and closing.
+Source: issue "The five promises" (shutdown), design section 3 (Shutdown), user-needs 58. The margin is what the design
+says: 1 s for cancelled handlers, 2 s for what is said before the grace, 2 s after it, and closing.
 """
 
 from __future__ import annotations
