@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -47,7 +48,11 @@ def main() -> int:
         folder=folder,
         forget=given.forget,
     )
-    outcome = asyncio.run(lab.run(order, lambda line: print(line, flush=True)))
+    try:
+        outcome = asyncio.run(_run(order))
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        sys.stderr.write(f"bench.chaos: stopped; notes and logs are in {folder}\n")
+        return 1
     account = make_account(outcome.evidence)
     told = report.Told(account, outcome.evidence, seed, outcome.missed, outcome.drained_ms)
     print(report.text(told), flush=True)
@@ -58,6 +63,14 @@ def main() -> int:
     if account.balanced and not given.keep:
         shutil.rmtree(folder, ignore_errors=True)
     return 0 if account.balanced else 1
+
+
+async def _run(order: lab.Order) -> lab.Outcome:
+    """The run; SIGTERM ends it as Ctrl-C does, so that no worker and no server is left behind."""
+    task = asyncio.current_task()
+    assert task is not None, "asyncio.run runs this in a task"
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await lab.run(order, lambda line: print(line, flush=True))
 
 
 def _plan(given: argparse.Namespace, seed: int, length_ms: int) -> list[Fault]:
