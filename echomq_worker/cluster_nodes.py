@@ -90,9 +90,9 @@ class Node(Connector):
             return super()._is_closed()
         return Unreachable(f"{self.url_safe}: this node has no slots any more")
 
-    async def greet(self, name: str) -> Link:
-        """A connection on which nothing but the map is asked: the fence is not passed."""
-        return await self._dial(name, None, None)
+    async def greet(self, name: str, wire_version: str | None = None) -> Link:
+        """A connection for one question; the fence is asked of this very node, or not at all."""
+        return await self._dial(name, None, wire_version)
 
     async def _dial(self, name: str, hearer: Hearer | None, wire_version: str | None) -> Link:
         return await establish(
@@ -296,29 +296,40 @@ class Nodes:
             await node.aclose()
 
     async def pass_fence(self) -> None:
-        """Ask the owner of the fence's slot for it. Raises FenceRefused, and what connecting raises."""
-        wanted, safe = self._terms.wire_version, self._terms.endpoint.safe
-        found = fence_value(await self._of_fence("GET", FENCE_KEY), safe, wanted)
-        if found is None:
-            written = await self._of_fence("SET", FENCE_KEY, wanted, "NX")
-            if isinstance(written, EchoMQError):
-                fence_value(written, safe, wanted)
-            found = fence_value(await self._of_fence("GET", FENCE_KEY), safe, wanted)
-        if found != wanted:
-            raise FenceRefused(wanted, found or "nothing")
+        """Ask the owner of the fence's slot for it. Raises FenceRefused, and what connecting raises.
 
-    async def _of_fence(self, *command: Any) -> Any:
-        reply: Any = None
+        Over the owner's connection where that stands. Else over one for this question: to wait for the owner to connect
+        could be to wait for ourselves, while two nodes each take the other for the owner.
+        """
+        wanted = self._terms.wire_version
         for _ in range(_TURNS):
             node = await self.of(FENCE_SLOT)
             try:
-                reply = (await node.pipeline([command]))[0]
-            except WireError:
-                self.doubt(node)
+                found = await self._fence_at(node)
+            except WireError as error:
+                if self.sends_on(error, node):
+                    continue
+                if not isinstance(error, Unavailable):
+                    self.doubt(node)
                 raise
-            if not (isinstance(reply, EchoMQError) and self.sends_on(reply, node)):
-                break
-        return reply
+            if found != wanted:
+                raise FenceRefused(wanted, found)
+            return
+        raise Unavailable("TRYAGAIN the slot of the fence does not stay with one node")
+
+    async def _fence_at(self, node: Node) -> str:
+        asked = node.post([("GET", FENCE_KEY)])
+        if asked is not None:
+            answer = await asked
+            if isinstance(answer, WireError):
+                raise Unreachable(str(answer))
+            found = fence_value(answer[0], self._terms.endpoint.safe, self._terms.wire_version)
+            if found is not None:
+                return found
+        # Its handshake reads the fence, and claims it where there is none.
+        link = await node.greet(f"{self._terms.name}:fence", self._terms.wire_version)
+        await link.aclose(at_once=True)
+        return self._terms.wire_version
 
     async def aclose(self) -> None:
         """Close every connection; may be called again."""

@@ -39,13 +39,13 @@ class ValkeyCluster:
         bounds = [SLOTS * n // self._primaries for n in range(self._primaries + 1)]
         first = self.servers[0]
         for number, (server, (low, high)) in enumerate(zip(self.servers, itertools.pairwise(bounds), strict=False), 1):
-            server.admin.execute_command("CLUSTER SET-CONFIG-EPOCH", number)
-            server.admin.execute_command("CLUSTER ADDSLOTSRANGE", low, high - 1)
+            _ask(server, "CLUSTER SET-CONFIG-EPOCH", number)
+            _ask(server, "CLUSTER ADDSLOTSRANGE", low, high - 1)
         for server in self.servers[1:]:
-            server.admin.execute_command("CLUSTER MEET", "127.0.0.1", first.port, _bus_port(first))
+            _ask(server, "CLUSTER MEET", "127.0.0.1", first.port, _bus_port(first))
         self._wait(lambda: all(len(_nodes(one)) == len(self.servers) for one in self.servers), "every node knows all")
         for primary, replica in zip(self.servers, self.servers[self._primaries :], strict=False):
-            replica.admin.execute_command("CLUSTER REPLICATE", _id(primary))
+            _ask(replica, "CLUSTER REPLICATE", _id(primary))
         self.settle()
         return self
 
@@ -74,7 +74,7 @@ class ValkeyCluster:
 
     def owner_of(self, number: int) -> ValkeyServer:
         """The server that owns a slot now, as it says itself."""
-        return next(one for one in self.living if any(low <= number <= high for low, high in _owns(one)))
+        return next(one for one in self.living if _has(one, number))
 
     def queue_of(self, server: ValkeyServer, prefix: str = "q") -> str:
         """The name of a queue whose slot `server` owns."""
@@ -95,6 +95,11 @@ class ValkeyCluster:
         server.kill()
         return replica
 
+    def revive(self, server: ValkeyServer) -> None:
+        """Start a server again that was killed, and wait until it has its place."""
+        server.start()
+        self.settle()
+
     def wait_primary(self, server: ValkeyServer) -> None:
         """Wait until `server` owns slots and every living node knows it."""
         number = wait_until_sync(lambda: _owns(server), "the replica has taken over", _MEETING_S)[0][0]
@@ -104,7 +109,7 @@ class ValkeyCluster:
     def failover(self, primary: ValkeyServer) -> ValkeyServer:
         """`CLUSTER FAILOVER` on the replica of a primary; answers the new primary when all know it."""
         replica = self.replica_of(primary)
-        replica.admin.execute_command("CLUSTER FAILOVER")
+        _ask(replica, "CLUSTER FAILOVER")
         self.wait_primary(replica)
         self.settle()
         return replica
@@ -115,23 +120,23 @@ class ValkeyCluster:
         The slot has changed hands when the iterator is exhausted.
         """
         source = self.owner_of(number)
-        to.admin.execute_command("CLUSTER SETSLOT", number, "IMPORTING", _id(source))
-        source.admin.execute_command("CLUSTER SETSLOT", number, "MIGRATING", _id(to))
+        _ask(to, "CLUSTER SETSLOT", number, "IMPORTING", _id(source))
+        _ask(source, "CLUSTER SETSLOT", number, "MIGRATING", _id(to))
         moved = 0
         yield moved
-        while keys := source.admin.execute_command("CLUSTER GETKEYSINSLOT", number, page):
-            source.admin.execute_command("MIGRATE", "127.0.0.1", to.port, "", 0, 5_000, "KEYS", *keys)
+        while keys := _ask(source, "CLUSTER GETKEYSINSLOT", number, page):
+            _ask(source, "MIGRATE", "127.0.0.1", to.port, "", 0, 5_000, "KEYS", *keys)
             moved += len(keys)
             yield moved
         # The new owner first, so that there is one at any moment.
         for server in (to, source, *self.primaries):
-            server.admin.execute_command("CLUSTER SETSLOT", number, "NODE", _id(to))
+            _ask(server, "CLUSTER SETSLOT", number, "NODE", _id(to))
 
     def migrate_at_once(self, number: int, to: ValkeyServer) -> None:
         """Migrate a slot atomically (Valkey 9)."""
         source = self.owner_of(number)
-        source.admin.execute_command("CLUSTER MIGRATESLOTS", "SLOTSRANGE", number, number, "NODE", _id(to))
-        self._wait(lambda: any(low <= number <= high for low, high in _owns(to)), "the slot has changed hands")
+        _ask(source, "CLUSTER MIGRATESLOTS", "SLOTSRANGE", number, number, "NODE", _id(to))
+        self._wait(lambda: _has(to, number) and not _has(source, number), "the slot has changed hands")
 
     def clear(self) -> None:
         """Delete every key."""
@@ -175,17 +180,23 @@ def _server(args: Sequence[str]) -> ValkeyServer:
     )
 
 
+def _ask(server: ValkeyServer, *words: str | int) -> Any:
+    """The reply to a command that the client library has no types for."""
+    send: Any = server.admin.execute_command
+    return send(*words)
+
+
 def _bus_port(server: ValkeyServer) -> int:
-    return int(server.admin.config_get("cluster-port")["cluster-port"])
+    return int(server.admin.config_get("cluster-port")["cluster-port"] or 0)
 
 
 def _id(server: ValkeyServer) -> str:
-    return str(server.admin.execute_command("CLUSTER MYID").decode())
+    return str(_ask(server, "CLUSTER MYID").decode())
 
 
 def _nodes(server: ValkeyServer) -> list[dict[str, Any]]:
     """What a node knows of all: id, address, flags, whose replica, whether the link stands, slots."""
-    told: Any = server.admin.execute_command("CLUSTER NODES")
+    told: Any = _ask(server, "CLUSTER NODES")
     return [{"address": address, **facts} for address, facts in told.items()]
 
 
@@ -200,14 +211,18 @@ def _owns(server: ValkeyServer) -> list[tuple[int, int]]:
     return [(int(part[0]), int(part[-1])) for part in mine["slots"]]
 
 
+def _has(server: ValkeyServer, number: int) -> bool:
+    return any(low <= number <= high for low, high in _owns(server))
+
+
 def _owner_seen_by(server: ValkeyServer, number: int) -> tuple[str, int]:
-    for low, high, primary, *_ in server.admin.execute_command("CLUSTER SLOTS"):
+    for low, high, primary, *_ in _ask(server, "CLUSTER SLOTS"):
         if low <= number <= high:
             return (primary[0].decode(), primary[1])
     raise StopIteration
 
 
 def _is_settled(server: ValkeyServer) -> bool:
-    state = server.admin.execute_command("CLUSTER INFO")["cluster_state"]
-    role = server.admin.info("replication")
-    return state == "ok" and role.get("master_link_status", "up") == "up"
+    state = _ask(server, "CLUSTER INFO")["cluster_state"]
+    role: dict[str, Any] = server.admin.info("replication")
+    return bool(state == "ok") and role.get("master_link_status", "up") == "up"
