@@ -6,13 +6,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
-from echomq_worker.connector import Connector
+from echomq_worker.connector import Connector, connect
 from echomq_worker.errors import InvalidArgument, InvalidId, KindRefused
-from echomq_worker.jobs import Jobs
+from echomq_worker.jobs import Jobs, New
 from echomq_worker.lanes import Lanes
 from echomq_worker.rows import Receipt
+from echomq_worker.worker import Worker
 from tests.support.plain import FAR_MS, GROUP, QUEUE, Queue, Within, job, row
+from tests.support.running import running
+from tests.support.waiting import wait_until
 
 Enqueue = Callable[..., Awaitable[Receipt]]
 
@@ -105,3 +109,30 @@ async def test_the_longest_time_to_live_is_one_the_server_takes(wire: Connector,
 
     assert receipt.admitted
     assert (await queue.state())["pending"] == {receipt.id: 0}
+
+
+async def test_a_job_that_is_late_is_dead_and_no_handler_sees_it(url: str, raw: Redis) -> None:
+    """Flat, in a lane, and one that was scheduled: not started after its moment, dead as `expired`; the others run."""
+    worker, seen = Worker(), list[bytes]()
+
+    @worker.handler("a")
+    async def handle(payload: bytes) -> None:
+        seen.append(payload)
+
+    async with connect(url) as connector:
+        jobs = Jobs(connector)
+        group = Lanes(connector).group_for("t")
+        late = [New(b"late", expires_at_ms=1), New(b"late", group=group, expires_at_ms=1)]
+        late.append(New(b"late", in_ms=100, expires_in_ms=50))
+        ids = [one.id for one in await jobs.enqueue_many("a", late)]
+        await jobs.enqueue_many("a", [New(b"in time", expires_in_ms=60_000), New(b"in time", group=group)])
+        async with running(worker, url):
+            await wait_until(lambda: len(seen) == 2, "those in time have run")
+
+            async def all_dead() -> bool:
+                return await raw.zcard("emq:{a}:dead") == 3
+
+            await wait_until(all_dead, "the late ones are dead")
+
+    assert seen == [b"in time"] * 2
+    assert {await raw.hget(f"emq:{{a}}:job:{id}", "last_error") for id in ids} == {b"expired"}
