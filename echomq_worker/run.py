@@ -158,7 +158,7 @@ class Run:
         leases = Leases(clock=self._clock)
         observers = Observers(self._observe, log=self._log) if self._observe else None
         outage = self._outage_now = self._outage(observers)
-        await self._look_at_server()
+        await self._look_at_servers()
         async with anyio.create_task_group() as tasks:
             shared = Shared(
                 connector=self.connector,
@@ -268,14 +268,19 @@ class Run:
             name=name,
         )
 
-    async def _look_at_server(self) -> None:
+    async def _look_at_servers(self) -> None:
+        """In a cluster each primary is looked at."""
+        for server in await self.connector.nodes():
+            await self._look_at(server)
+
+    async def _look_at(self, server: Connector) -> None:
         """Every script loaded; clock skew and eviction warned about. Never a reason not to start."""
         try:
-            await preload(self.connector)
-            skew_ms = await self.connector.skew_ms()
+            await preload(server)
+            skew_ms = await server.skew_ms()
             if abs(skew_ms) > SKEW_WARNING_MS:
                 self._log.warning("clock skew", host_minus_server_ms=round(skew_ms), hint="repeats use the host clock")
-            reply = await self.connector.call("CONFIG", "GET", "maxmemory-policy")
+            reply = await server.call("CONFIG", "GET", "maxmemory-policy")
             policy = reply[1].decode() if reply else ""
             if policy and policy != "noeviction":
                 self._log.warning("eviction policy", policy=policy, expected="noeviction", hint="jobs may vanish")
