@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, cast
 
 import hiredis
 
+from echomq_worker.endpoint import told
 from echomq_worker.errors import (
     CommandTimeout,
     ConnectionLost,
@@ -54,8 +55,9 @@ _UNAVAILABLE: Final = frozenset(
 _STOPPED: Final = ("a non local key in a cluster", "while the cluster is down", "access a slot not served")
 
 
-# The server behind a name or an address is no primary, or no longer: who connects anew may find the one that is.
-_NO_PRIMARY: Final = frozenset({"MASTERDOWN", "READONLY", "UNBLOCKED"})
+# The server behind a name or an address is no primary, or may be none any more, as its replicas have left it: who
+# connects anew may find the one that is.
+_NO_PRIMARY: Final = frozenset({"MASTERDOWN", "NOREPLICAS", "READONLY", "UNBLOCKED"})
 
 
 def reply_error(text: str) -> EchoMQError:
@@ -174,6 +176,11 @@ class Link(asyncio.Protocol):
     def pending(self) -> int:
         """Batches that are not answered yet."""
         return len(self._waiting)
+
+    @property
+    def heard(self) -> bool:
+        """Whether the peer has sent anything yet."""
+        return self._heard_at > 0
 
     def submit(self, packed: bytes, size: int) -> asyncio.Future[Answer]:
         """Queue `size` packed commands for this turn's write. The future never raises; cancelling it disturbs nothing.
@@ -322,7 +329,7 @@ class Link(asyncio.Protocol):
 def _reason(exc: Exception | None) -> str:
     if exc is None:
         return "the server closed the connection"
-    return f"the connection broke: {type(exc).__name__}: {' '.join(str(exc).split())}"
+    return f"the connection broke: {type(exc).__name__}: {told(exc)}"
 
 
 def _is_message(reply: Any) -> bool:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
+import os
+import re
 import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import redis
@@ -25,6 +28,8 @@ from echomq_worker.errors import ConfigError, Unreachable
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
+_IN_OPENSSL = re.compile(r" \(_ssl\.c:\d+\)")
+_TLS_FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
 # Dead peers are noticed after 30 + 3 * 5 seconds of silence; not every platform has each of the three.
 _KEEPALIVE = {
     getattr(socket, name): value
@@ -143,7 +148,7 @@ class Endpoint:
         try:
             await dialer.connect()
         except RedisError as error:
-            raise Unreachable(f"{self.safe}: {_told(error)}") from error
+            raise Unreachable(f"{self.safe}: {told(error)}") from error
         if not made:
             # Its connections have their sockets opened by a method that is not public, and that we replace.
             raise ConfigError(
@@ -155,12 +160,23 @@ def _peer(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _told(error: BaseException) -> str:
-    """What happened, on one line; what TLS says has a number of a line of OpenSSL in it, which says nothing here."""
-    return " ".join(str(error).split())
+def told(error: BaseException) -> str:
+    """What an error says, on one line; without the place in OpenSSL's source that is part of what TLS says."""
+    return " ".join(_IN_OPENSSL.sub("", str(error)).split())
+
+
+def _check_files(address: Address) -> None:
+    files = {name: str(address.tls[name]) for name in _TLS_FILES if address.tls is not None and name in address.tls}
+    for name, path in files.items():
+        if not os.access(path, os.R_OK):
+            why = "it cannot be read" if Path(path).exists() else "it is not there"
+            raise ConfigError(f"url {address.safe}: {name}: {why}, expected a path to a file of certificates or keys")
+    if "ssl_keyfile" in files and "ssl_certfile" not in files:
+        raise ConfigError(f"url {address.safe}: ssl_keyfile without ssl_certfile, expected both or none")
 
 
 def _dialer(address: Address) -> Dialer:
+    _check_files(address)
     settings: dict[str, Any] = {**(address.tls or {})}
     # What it would tell the server about itself is read from the disk, in the event loop; older ones do not have this.
     if "driver_info" in inspect.signature(AbstractConnection.__init__).parameters:
@@ -186,8 +202,9 @@ def _dialer(address: Address) -> Dialer:
             # Reads the certificates now, so that a wrong path is told at once and not at every reconnect.
             dialer.ssl_context.get()
     except (RedisError, OSError, ValueError, TypeError) as error:
+        hint = " (is it the key, and the password, of that certificate?)" if "ssl_certfile" in settings else ""
         raise ConfigError(
-            f"url {address.safe}: TLS options cannot be used: {type(error).__name__}: {_told(error)}"
+            f"url {address.safe}: TLS options cannot be used: {type(error).__name__}: {told(error)}{hint}"
         ) from None
     made: Dialer = dialer
     return made

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
+from echomq_worker.address import Kind
 from echomq_worker.connection import Hearer, Link, pack
 from echomq_worker.endpoint import Endpoint
 from echomq_worker.errors import (
@@ -54,6 +55,8 @@ async def establish(
             link = made = Link(server.peer, command_timeout_ms / 1000, hearer=hearer)
             await server.dial(lambda: made)
             await _shake_hands(link, server, wire_version, name, cluster=cluster, primary=named is not None)
+            if named is not None:
+                await _confirm(endpoint, named, connect_timeout_ms)
     except TimeoutError as error:
         await _give_up(link, named)
         safe = endpoint.safe if named is None else named.endpoint.safe
@@ -62,6 +65,13 @@ async def establish(
         await _give_up(link, named)
         raise
     return link
+
+
+async def _confirm(endpoint: Endpoint, named: Named, connect_timeout_ms: int) -> None:
+    # A primary that was frozen may have answered only when it was none any more, and nobody has told it yet.
+    now = (await find_primary(endpoint, connect_timeout_ms)).endpoint
+    if now.peer != named.endpoint.peer:
+        raise Unreachable(f"{named.endpoint.safe}: the sentinels name {now.peer} as the primary by now")
 
 
 async def _give_up(link: Link | None, named: Named | None) -> None:
@@ -81,7 +91,10 @@ async def _ask(link: Link, endpoint: Endpoint, commands: Sequence[Sequence[Any]]
         raise Unreachable(f"{endpoint.safe}: the connection was closed during the handshake")
     answer = await link.submit(b"".join(pack(command) for command in commands), len(commands))
     if isinstance(answer, WireError):
-        raise Unreachable(f"{endpoint.safe}: during the handshake: {answer}") from answer
+        # What waits for TLS hangs up on what it does not understand.
+        plain = endpoint.address.tls is None and endpoint.address.kind is not Kind.UNIX
+        hint = " (is it a port for TLS, expected rediss?)" if plain and not link.heard else ""
+        raise Unreachable(f"{endpoint.safe}: during the handshake: {answer}{hint}") from answer
     return answer
 
 

@@ -53,6 +53,8 @@ def blocking_refused() -> Iterator[BlockBuster]:
     # Read once per process, when the first script is used.
     for function in guard.functions.values():
         function.can_block_in("echomq_worker/script.py", {"scripts"})
+        # When a connector is made, as the certificates themselves are read.
+        function.can_block_in("echomq_worker/endpoint.py", {"_check_files"})
     # Held for the few instructions of one mint, by threads and loop alike.
     for name in ("threading.Lock.acquire", "threading.Lock.acquire_lock"):
         guard.functions[name].can_block_in("echomq_worker/identity.py", {"next"})
