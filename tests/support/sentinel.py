@@ -25,6 +25,8 @@ from tests.support.waiting import wait_until, wait_until_sync
 
 SERVICE = "main"
 DOWN_AFTER_MS = 500
+# A primary waits for more replicas that want the same, five seconds unless told so.
+FAST_SYNC = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
 _READY_S = 15.0
 _FAILOVER_S = 25.0
 
@@ -32,7 +34,7 @@ _FAILOVER_S = 25.0
 class Sentinel:
     """One sentinel process. `tls` are the lines of its configuration for TLS, with which it serves no plain port."""
 
-    def __init__(self, *, binary: Path | None, tls: Sequence[str] = ()) -> None:
+    def __init__(self, *, binary: Path | None = None, tls: Sequence[str] = ()) -> None:
         self.port = free_port()
         self.directory = Path(tempfile.mkdtemp(prefix="emq-sentinel-"))
         self._binary = binary or find_binary()
@@ -54,14 +56,25 @@ class Sentinel:
             start_new_session=True,
         )
 
+    def _does_listen(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
     async def listens(self) -> None:
         """Wait until it takes connections."""
+        await wait_until(self._does_listen, "the sentinel listens", _READY_S)
 
-        def does() -> bool:
-            with socket.socket() as probe:
-                return probe.connect_ex(("127.0.0.1", self.port)) == 0
+    def listens_sync(self) -> None:
+        """The same for a fixture; blocks."""
+        wait_until_sync(self._does_listen, "the sentinel listens", _READY_S)
 
-        await wait_until(does, "the sentinel listens", _READY_S)
+    def ask(self, *command: str | int) -> Any:
+        """What it answers a client of the tests' own; blocks."""
+        with redis.Redis("127.0.0.1", self.port, socket_timeout=1, retry=Retry(NoBackoff(), 0)) as client:
+            # As it says it: the client library's own reading of these replies has changed over time.
+            client.response_callbacks.clear()
+            told: Any = client
+            return told.execute_command(*command)
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal: SIGSTOP freezes it."""
@@ -87,8 +100,7 @@ class Sentinel:
 class Watched:
     """`servers`, the first of which begins as the primary, and `sentinels`. Every method blocks until it is true.
 
-    `args` are more arguments of every server, `lines` more lines of every sentinel's configuration, `admin` arguments
-    of the tests' own clients for both, `tls` lines of configuration that make a sentinel one with TLS.
+    `args` are more arguments of every server, `lines` more lines of every sentinel's configuration.
     """
 
     def __init__(
@@ -98,15 +110,10 @@ class Watched:
         sentinels: int = 3,
         args: Sequence[str] = (),
         lines: Sequence[str] = (),
-        tls: Sequence[str] = (),
-        admin: dict[str, Any] | None = None,
-        binary: Path | None = None,
     ) -> None:
-        fast = ("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
         self._lines = tuple(lines)
-        self._admin = admin or {}
-        self.servers = [ValkeyServer(args=(*fast, *args), binary=binary) for _ in range(1 + replicas)]
-        self.sentinels = [Sentinel(binary=binary, tls=tls) for _ in range(sentinels)]
+        self.servers = [ValkeyServer(args=(*FAST_SYNC, *args)) for _ in range(1 + replicas)]
+        self.sentinels = [Sentinel() for _ in range(sentinels)]
 
     @property
     def hosts(self) -> str:
@@ -147,7 +154,7 @@ class Watched:
         """The server that the first living sentinel names."""
         for sentinel in self.sentinels:
             with contextlib.suppress(redis.RedisError):
-                return self.server_at(int(self._ask(sentinel, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1]))
+                return self.server_at(int(sentinel.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1]))
         raise LookupError("no sentinel answers")
 
     def wait_failover(self, old: ValkeyServer) -> ValkeyServer:
@@ -156,9 +163,7 @@ class Watched:
         def moved() -> ValkeyServer | None:
             try:
                 new = self.primary()
-                named = {
-                    int(self._ask(one, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1]) for one in self.sentinels
-                }
+                named = {int(one.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1]) for one in self.sentinels}
             except (redis.RedisError, LookupError):
                 return None
             return new if new is not old and named == {new.port} and is_primary(new) else None
@@ -180,21 +185,13 @@ class Watched:
 
     def _is_settled(self, sentinel: Sentinel) -> bool:
         try:
-            told = self._ask(sentinel, "SENTINEL", "MASTER", SERVICE)
+            told = sentinel.ask("SENTINEL", "MASTER", SERVICE)
         except redis.RedisError:
             return False
         state = told if isinstance(told, dict) else dict(zip(told[::2], told[1::2], strict=True))
         known = {str(_plain(name)): str(_plain(value)) for name, value in state.items()}
         seen = (known["num-slaves"], known["num-other-sentinels"])
         return seen == (str(len(self.servers) - 1), str(len(self.sentinels) - 1)) and known["flags"] == "master"
-
-    def _ask(self, sentinel: Sentinel, *command: str) -> Any:
-        with redis.Redis(
-            "127.0.0.1", sentinel.port, socket_timeout=1, retry=Retry(NoBackoff(), 0), **self._admin
-        ) as client:
-            # As the server says it: the client library's own reading of these replies has changed over time.
-            client.response_callbacks.clear()
-            return client.execute_command(*command)
 
     @staticmethod
     def _wait(predicate: Any, sentence: str) -> None:
