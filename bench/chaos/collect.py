@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 from bench.chaos.evidence import STARVED, Evidence, Exit, Fire, Grid, Happened, Order, Run, Terms, Try
 from bench.chaos.fleet import Kept
-from bench.chaos.notes import RUN_WORDS, lines, now_ms
+from bench.chaos.notes import RUN_WORDS, first_lines, host_minus_ms, lines, now_ms
 from bench.chaos.roles import LIMITS, QUEUES, TICKS
 from echomq_worker import Lanes
 from echomq_worker.keyspace import Keys
@@ -133,6 +135,7 @@ def _gaps(folder: Path) -> Iterator[Happened]:
 
 def _children(folder: Path, workers: Sequence[Kept], killed: frozenset[int]) -> Iterator[Exit]:
     """How the children of supervisors ended, by their log; a code of 0 says nothing."""
+    up = {int(fields[3]) for fields in first_lines(folder, "runs-")}
     for worker in workers:
         if worker.role.processes == 1:
             continue
@@ -140,12 +143,13 @@ def _children(folder: Path, workers: Sequence[Kept], killed: frozenset[int]) -> 
             if '"process ended"' not in line:
                 continue
             record = json.loads(line)
-            if record["code"] != 0:
-                fated = record["pid"] in killed and record["code"] == -9
-                yield Exit(worker.name, record["pid"], record["code"], _at(record), fated)
+            pid, code = record["pid"], record["code"]
+            # Told to stop by its supervisor before it listened to signals.
+            young = code == -signal.SIGTERM and pid not in up
+            if code != 0:
+                yield Exit(worker.name, pid, code, _at(record), young or (pid in killed and code == -signal.SIGKILL))
 
 
-def _at(record: dict[str, object]) -> float:
-    """A log line's time on the monotonic clock is not known: any fault may have been near."""
-    del record
-    return 0.0
+def _at(record: Mapping[str, str]) -> float:
+    """A log line's time on the monotonic clock."""
+    return datetime.fromisoformat(record["timestamp"]).timestamp() * 1000 - host_minus_ms()

@@ -19,6 +19,7 @@ from tests.support.proxy import Proxy
 _PROJECT = Path(__file__).resolve().parents[2]
 _RESTART_S = 0.3
 _LAST_S = 30.0
+_YOUNG_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +87,11 @@ class Kept:
                     start_new_session=True,
                 )
             self._asked = self.fated = False
+            started = now_ms()
             code = await self._process.wait()
-            self.exits.append(Exit(self.name, self._process.pid, code, now_ms(), self.fated, self._asked))
+            # Told to stop before it listened to signals.
+            young = self._asked and code == -signal.SIGTERM and now_ms() - started < _YOUNG_MS
+            self.exits.append(Exit(self.name, self._process.pid, code, now_ms(), self.fated or young, self._asked))
             await asyncio.sleep(_RESTART_S)
 
     def send(self, number: signal.Signals, pid: int | None = None) -> None:

@@ -16,7 +16,7 @@ from bench.chaos.collect import Tap, collect
 from bench.chaos.evidence import Evidence, Grid, Terms
 from bench.chaos.faults import Faults
 from bench.chaos.fleet import Kept, Place
-from bench.chaos.notes import Book, now_ms
+from bench.chaos.notes import Book, host_minus_ms, now_ms
 from bench.chaos.plan import PRODUCERS, Fault
 from bench.chaos.producers import REPEATS, Producer, Work
 from bench.chaos.watch import watch_gaps
@@ -102,7 +102,7 @@ async def _run(order: Order, server: ValkeyServer, say: Callable[[str], None]) -
                 task.cancel()
             await asyncio.gather(*keeping, return_exceptions=True)
             book.close()
-        grids = [Grid(name, first, REPEATS[name], until_ms, _host_minus_ms()) for name, first in firsts.items()]
+        grids = [Grid(name, first, REPEATS[name], until_ms, host_minus_ms()) for name, first in firsts.items()]
         evidence = collect(
             order.folder,
             terms=order.terms,
@@ -173,7 +173,3 @@ async def _drain(connector: Connector, say: Callable[[str], None]) -> None:
             return
         await asyncio.sleep(_LOOK_S)
     say(f"{waiting} jobs still wait {_DRAIN_S:.0f} s after the last fault")
-
-
-def _host_minus_ms() -> float:
-    return SystemClock().now_ms() - now_ms()

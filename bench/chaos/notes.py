@@ -22,6 +22,11 @@ def now_ms() -> float:
     return time.monotonic_ns() / 1_000_000
 
 
+def host_minus_ms() -> float:
+    """The host's wall clock less the monotonic one."""
+    return time.time_ns() / 1_000_000 - now_ms()
+
+
 class Book:
     """One file of notes, opened for appending and kept open."""
 

@@ -23,7 +23,9 @@ def test_a_minute_of_chaos_balances(tmp_path: Path) -> None:
     Promises 1, 2, 3 and 5; user-needs 19, 22, 39, 44.
     """
     report = tmp_path / "account.json"
-    options = ("--seconds", "60", "--workers", "3", "--seed", "7", "--lease-ms", "3000", "--json", str(report))
+    options = ["--seconds", "60", "--workers", "3", "--seed", "7", "--lease-ms", "3000"]
+    # Two test processes share the machine with it.
+    options += ["--margin-ms", "3000", "--json", str(report)]
     # The environment of coverage stays: the workers are measured too.
     done = subprocess.run(
         [sys.executable, "-m", "bench.chaos", *options],
