@@ -18,7 +18,7 @@ import redis.asyncio
 from hypothesis import settings
 
 from tests.support import guards
-from tests.support.roles import Recorder, RoleServer, role_of_the_run, write_record
+from tests.support.roles import Recorder, RoleServer, server_of_the_run, write_record
 from tests.support.valkey import OwnServer, ValkeyServer, raw_client
 
 # No deadline for one example: the machine is shared. In CI the same examples every time.
@@ -77,8 +77,7 @@ def _task_guard(request: pytest.FixtureRequest, _guards: None) -> None:
 @pytest.fixture(scope="session")
 def server() -> Iterator[ValkeyServer]:
     """The server of this test process. Tests do not stop it and change no setting of it: see `own_server`."""
-    role = role_of_the_run()
-    server = (RoleServer(role) if role else ValkeyServer()).start()
+    server = server_of_the_run().start()
     recorder = Recorder(server) if isinstance(server, RoleServer) else None
     yield server
     if isinstance(server, RoleServer) and recorder is not None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from echomq_worker.cli import Exit, say_error
+from echomq_worker.cli.acl import acl
 from echomq_worker.cli.check import check
 from echomq_worker.cli.common import Url
 from echomq_worker.cli.conformance import conformance
@@ -39,7 +40,7 @@ def make_app() -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_root)
     app.command("run", epilog="Example: echomq-worker run app:worker --processes 2")(run)
-    app.command("demo")(demo)
+    app.command("demo", epilog="Example: echomq-worker demo")(demo)
     app.command("enqueue", epilog="""Example: echomq-worker enqueue emails '{"to": "ada@example.com"}'""")(enqueue)
     app.add_typer(repeat_app(), name="repeat")
     app.add_typer(queue_app(), name="queue")
@@ -47,10 +48,11 @@ def make_app() -> typer.Typer:
     app.add_typer(dead_app(), name="dead")
     app.add_typer(lane_app(), name="lane")
     app.add_typer(flow_app(), name="flow")
-    app.command("events")(events)
+    app.command("events", epilog="Example: echomq-worker events emails --json | jq .event")(events)
     app.command("check", epilog="Example: echomq-worker check app:worker")(check)
-    app.command("conformance")(conformance)
-    app.command("ping")(ping)
+    app.command("acl", epilog="Example: echomq-worker acl worker --queue emails")(acl)
+    app.command("conformance", epilog="Example: echomq-worker conformance --only retry --verbose")(conformance)
+    app.command("ping", epilog="Example: echomq-worker ping --timeout-ms 1000")(ping)
     return app
 
 
@@ -96,7 +98,7 @@ def _root(
 
 
 def demo() -> None:
-    """Start a private Valkey and a worker, watch a dozen jobs live and see what becomes of each (under 20 s)."""
+    """Watch a dozen jobs live, on a private Valkey. A worker runs them; what becomes of each is told (under 20 s)."""
     from echomq_worker.cli.demo import run_demo
 
     raise typer.Exit(run_demo())
@@ -109,5 +111,5 @@ def ping(
         int, typer.Option("--timeout-ms", metavar="MS", help="The limit for connecting, and for the answer.")
     ] = DEFAULT_TIMEOUT_MS,
 ) -> None:
-    """Ask the server for a pong: reachable, login taken, wire version as expected. For container health checks."""
+    """Ask the server for a pong. It is reachable, takes the login and has the wire version: for health checks."""
     slow_ping(url, timeout_ms)

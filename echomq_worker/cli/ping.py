@@ -77,7 +77,8 @@ def ask(parts: SplitResult, version: str, timeout_s: float, *, where: str) -> No
     if parts.password is not None:
         user = (unquote(parts.username),) if parts.username else ()
         commands.append(("AUTH", *user, unquote(parts.password)))
-    if parts.scheme == "redis" and parts.path.strip("/"):
+    # A user may be without SELECT, as long as it is database 0.
+    if parts.scheme == "redis" and int(parts.path.strip("/") or 0):
         commands.append(("SELECT", parts.path.strip("/")))
     commands += [("PING",), ("GET", _FENCE_KEY)]
     with _connect(parts, timeout_s) as connection, connection.makefile("rb") as replies:

