@@ -66,7 +66,7 @@ def collect(
 ) -> Evidence:
     """Everything that was noted; what the server holds is added later."""
     orders, tries = _orders(folder)
-    happened = sorted([*faults, *_gaps(folder)], key=lambda one: one.begin_ms)
+    happened = sorted([*faults, *_gaps(folder, faults)], key=lambda one: one.begin_ms)
     exits = [one for worker in workers for one in worker.exits]
     killed = frozenset(pid for one in happened if one.kind == "kill" for pid in one.pids or ())
     serves = {queue: [one.name for one in workers if queue in one.role.queues] for queue in QUEUES}
@@ -124,12 +124,14 @@ def _runs(folder: Path) -> dict[str, list[Run]]:
     return dict(runs)
 
 
-def _gaps(folder: Path) -> Iterator[Happened]:
-    """Gaps of workers in which they did not compute."""
+def _gaps(folder: Path, faults: Sequence[Happened]) -> Iterator[Happened]:
+    """Gaps of workers in which they did not compute, and were not frozen by the plan."""
+    freezes = [one for one in faults if one.kind.startswith("freeze")]
     for word, _, worker, pid, *rest in lines(folder, "runs-"):
         if word == "gap":
             begin, end, cpu = map(float, rest)
-            if cpu < (end - begin) / 2:
+            frozen = any(one.touches(worker, int(pid)) and one.begin_ms < end and one.end_ms > begin for one in freezes)
+            if cpu < (end - begin) / 2 and not frozen:
                 yield Happened(STARVED, worker, begin, end, frozenset({int(pid)}))
 
 

@@ -65,6 +65,8 @@ def test_only_a_gap_without_computing_is_the_machines(tmp_path: Path) -> None:
     book.note("gap", 5_000, 6_000, 900)
     book.close()
     pids = frozenset({os.getpid()})
+    freeze = Happened("freeze_long", "0", 900.0, 1_900.0, pids)
+    assert collect(tmp_path, terms=TERMS, faults=[freeze], fires=(), grids=(), workers=()).faults == [freeze]
     assert collected(tmp_path).faults == [Happened("starved", "0", 1_000.0, 2_000.0, pids)]
 
 
