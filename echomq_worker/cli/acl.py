@@ -34,7 +34,7 @@ def acl(
         typer.Option("--password-stdin", help="Read a password from standard input; its SHA-256 is in the line."),
     ] = False,
 ) -> None:
-    """Print the ACL SETUSER line for a user of a role, with the fewest commands and keys; no server is asked."""
+    """Print the ACL line of a user with the least rights."""
     from echomq_worker.acl import check_user, rules
 
     name = check_user("-".join(role) if user is None else user)
