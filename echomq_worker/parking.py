@@ -16,6 +16,8 @@ from echomq_worker.errors import EchoMQError, InvalidArgument, Unavailable, Wire
 _GIVING_BACK_S = 1.0
 # What a loop that beats asks for: twice the lateness of a server with the default hz.
 PUNCTUAL_MS = 200
+# With the second look of the watchdog a connection that hangs is given up 2 s after the end of its wait.
+MARGIN_MS = 1_900
 # As the scripts do it: a list of tokens that a lone token makes anew does not stay for ever.
 _TOKENS = 64
 _TOKEN_TTL_MS = 60_000
@@ -72,7 +74,7 @@ class Parking:
     owner of its keys' slot, and where the slot is moved the wait goes on at the new one.
     """
 
-    def __init__(self, dial: Dial, *, margin_ms: int = 2000) -> None:
+    def __init__(self, dial: Dial, *, margin_ms: int = MARGIN_MS) -> None:
         if margin_ms <= 0:
             raise InvalidArgument(f"margin_ms: {margin_ms}, expected 1 or more")
         self._home: Home | None = None
@@ -100,8 +102,9 @@ class Parking:
         A server ends a BLPOP up to a tenth of a second late (its hz). With `stands_ms` the wait ends in time by our own
         clock, and the BLPOP stands that much longer, for the next wait to take up.
 
-        Raises CommandTimeout when the server is silent for the timeout and the margin, ConnectionLost when the
-        connection goes, Unavailable for UNBLOCKED, LOADING and the like, and what connecting raises.
+        Raises CommandTimeout when the server is silent for the timeout and the margin (or twice `stands_ms`, if that is
+        more), ConnectionLost when the connection goes, Unavailable for UNBLOCKED, LOADING and the like, and what
+        connecting raises.
         """
         if timeout_ms <= 0:
             raise InvalidArgument(f"timeout_ms: {timeout_ms}, expected 1 or more")
@@ -120,7 +123,7 @@ class Parking:
         if self._parked is not None and self._parked.keys != keys:
             await self._unpark()
         taken_up = self._parked is not None
-        parked = self._parked or await self._park(keys, timeout_ms + stands_ms)
+        parked = self._parked or await self._park(keys, timeout_ms, stands_ms)
         if taken_up:
             await asyncio.wait({parked.answer}, timeout=until - monotonic())
             if not parked.answer.done():
@@ -128,11 +131,11 @@ class Parking:
             left_ms = int((until - monotonic()) * 1000)
             if parked.token() is None and left_ms > 0:
                 # It ended by its own, earlier timeout, or its connection went while nobody waited.
-                parked = await self._park(keys, left_ms + stands_ms)
+                parked = await self._park(keys, left_ms, stands_ms)
         await asyncio.wait({parked.answer}, timeout=max(0.0, until - monotonic()) if stands_ms else None)
         if parked.sent_on() is not None:
             left_ms = max(1, int((until - monotonic()) * 1000))
-            parked = await self._park(keys, left_ms + stands_ms)
+            parked = await self._park(keys, left_ms, stands_ms)
             await asyncio.wait({parked.answer}, timeout=max(0.0, until - monotonic()) if stands_ms else None)
         return self._take(parked) if parked.answer.done() else None
 
@@ -148,12 +151,12 @@ class Parking:
         token = parked.token()
         return None if token is None else token[0]
 
-    async def _park(self, keys: tuple[str | bytes, ...], timeout_ms: int) -> _Parked:
+    async def _park(self, keys: tuple[str | bytes, ...], timeout_ms: int, stands_ms: int) -> _Parked:
         before, self._parked = self._parked, None
-        packed = pack(("BLPOP", *keys, f"{timeout_ms / 1000:.3f}"))
+        packed = pack(("BLPOP", *keys, f"{(timeout_ms + stands_ms) / 1000:.3f}"))
         link = await self._ready(keys[0], None if before is None else before.sent_on())
         link.unwatch()
-        link.timeout_s = timeout_ms / 1000 + self._margin_s
+        link.timeout_s = timeout_ms / 1000 + max(self._margin_s, 2 * stands_ms / 1000)
         self._parked = _Parked(keys, link.submit(packed, 1))
         return self._parked
 

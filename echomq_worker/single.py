@@ -18,7 +18,7 @@ from echomq_worker.connection import Answer, Hearer, Link, pack
 from echomq_worker.endpoint import Endpoint
 from echomq_worker.errors import ConfigError, EchoMQError, Unavailable, Unreachable, WireError
 from echomq_worker.handshake import establish
-from echomq_worker.parking import Berth, Parking
+from echomq_worker.parking import MARGIN_MS, Berth, Parking
 from echomq_worker.subscription import Subscription
 
 A = TypeVar("A", Parking, Subscription)
@@ -137,7 +137,7 @@ class Connector:
             return None
         return link.submit(b"".join([pack(command) for command in commands]), len(commands))
 
-    def parking(self, *, margin_ms: int = 2000) -> Parking:
+    def parking(self, *, margin_ms: int = MARGIN_MS) -> Parking:
         """A connection for blocking waits; it is closed with the connector. Raises EchoMQError on a closed one."""
         return self._kept(Parking(self._berth, margin_ms=margin_ms))
 
