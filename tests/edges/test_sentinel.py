@@ -94,7 +94,9 @@ async def test_a_server_that_became_a_replica_is_left(own_server: OwnServer, wat
 
 async def test_both_have_a_login_of_their_own(own_server: OwnServer, watch: Watch) -> None:
     """User and password of the URL are the server's, `sentinel_username` and `sentinel_password` the sentinels', each
-    escaped; a database is chosen on the server alone. user-needs 103.
+    escaped; a database is chosen on the server alone.
+
+    Report 103 (celery/celery#8016).
     """
     server = own_server()
     rights: dict[str, Any] = {"keys": ["*"], "channels": ["*"], "categories": ["+@all"]}

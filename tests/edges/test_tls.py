@@ -182,7 +182,9 @@ def test_the_command_line_says_it_in_one_line(
 
 async def test_sentinels_and_servers_with_tls(papers: Papers, own_server: OwnServer) -> None:
     """`rediss+sentinel://`: the sentinels and the server that they name speak TLS alone, and each has a login of its
-    own. user-needs 103.
+    own.
+
+    Report 103 (celery/celery#8016).
     """
     tls = server_tls(papers.authority, papers.server, clients="yes")
     port = free_port()

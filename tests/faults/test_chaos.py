@@ -20,7 +20,9 @@ def test_a_minute_of_chaos_balances(tmp_path: Path) -> None:
     """60 s, 3 workers (one of them two processes), 4,800 jobs, 24 faults of 10 kinds at least: nothing lost, no run
     that no fault explains.
 
-    Promises 1, 2, 3 and 5; user-needs 19, 22, 39, 44.
+    Promises 1, 2, 3 and 5.
+
+    Report 11 (taskforcesh/bullmq#3517).
     """
     report = tmp_path / "account.json"
     options = ["--seconds", "60", "--workers", "3", "--seed", "7", "--lease-ms", "3000"]

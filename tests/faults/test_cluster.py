@@ -117,7 +117,10 @@ def _migrate(cluster: ValkeyCluster, how: Migration, _: Load) -> None:
 
 @pytest.mark.parametrize("how", [_by_key, ValkeyCluster.migrate_at_once])
 async def test_a_slot_migrates_under_load(cluster: ValkeyCluster, how: Migration) -> None:
-    """Every job that was acknowledged has run, and none twice: no connection was lost, so there is no reason for it."""
+    """Every job that was acknowledged has run, and none twice: no connection was lost, so there is no reason for it.
+
+    Report 102 (Bogdanp/dramatiq#754).
+    """
     account = await _through(cluster, partial(_migrate, cluster, how), lease_ms=20_000)
 
     assert account.ended == set(account.load.acknowledged)
@@ -135,6 +138,8 @@ async def test_a_failover_that_an_operator_asks_for(cluster: ValkeyCluster) -> N
 async def test_a_primary_is_killed(cluster: ValkeyCluster) -> None:
     """What the replica had has run, nothing twice at once; the killed primary's queue is served again by the next step
     of the degraded curve, which is never longer than the outage has been.
+
+    Report 47 (taskiq-python/taskiq-redis#130).
     """
     queue, killed, gone = "pool", cluster.owner("pool"), set[str]()
 

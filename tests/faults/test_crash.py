@@ -28,6 +28,8 @@ async def _end_of(name: str, url: str) -> tuple[int, WorkerProcess]:
 async def test_a_bug_in_any_loop_ends_the_process_with_its_cause(url: str) -> None:
     """Each loop in turn: code 1, one line of the log with the trace, and the cause on the last line. A runner whose
     handler cancels it is named as it is.
+
+    Report 57 (tastyware/streaq#43).
     """
     names = [*LOOPS, "slot"]
     gate = asyncio.Semaphore(AT_ONCE)

@@ -124,6 +124,8 @@ async def test_the_number_of_connections_is_the_formulas_after_twenty_losses(
 ) -> None:
     """1 for commands, 1 per queue that parks, 1 for leases, 1 that hears, whatever the concurrency: counted by the
     server, after twenty losses, each of which it goes on from.
+
+    Report 17 (PrefectHQ/prefect#22478).
     """
     worker, done, ran = Worker(), asyncio.Event(), Counter[str]()
 

@@ -121,7 +121,7 @@ async def test_failovers_during_a_load_lose_nothing_that_the_servers_kept() -> N
     new one each time, by the next step of the degraded curve. In the end the last primary has no job left; a job that
     was accepted and never ran, or ran twice, was so close to a failure that only the dead server knew.
 
-    user-needs 8, 47.
+    Report 8 (taskforcesh/bullmq#648). Report 47 (taskiq-python/taskiq-redis#130).
     """
     with (
         watched() as servers,

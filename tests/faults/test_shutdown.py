@@ -136,6 +136,8 @@ async def test_a_stop_in_any_state_is_in_time_and_names_what_it_leaves(
 ) -> None:
     """Parked, every slot busy, the server frozen, the server down, a handler that ignores cancellation: five workers,
     each of its own queue, at once.
+
+    Report 56 (oban-bg/oban#1076). Report 58 (taskforcesh/bullmq#1975).
     """
     states: list[Callable[[ValkeyServer, str], Awaitable[None]]] = [
         _parked,

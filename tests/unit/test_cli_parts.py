@@ -114,10 +114,7 @@ def test_every_error_of_ours_is_one_line_and_its_exit_code(
 
 @pytest.mark.parametrize("error", [RuntimeError("bug"), ExceptionGroup("tasks", [ConfigError("x"), KeyError("bug")])])
 def test_a_bug_keeps_its_trace(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """What is no error of ours is raised: the interpreter prints the trace and exits with 1.
-
-    Report 57 (tastyware/streaq#43).
-    """
+    """What is no error of ours is raised: the interpreter prints the trace and exits with 1."""
 
     def failing(_arguments: list[str]) -> int:
         raise error
