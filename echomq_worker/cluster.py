@@ -62,8 +62,8 @@ class ClusterConnector(Connector):
     @property
     def connected(self) -> bool:
         """Whether the connection to each node that is in use stands, as far as is known."""
-        nodes = list(self._nodes)
-        return bool(nodes) and all(node.connected for node in nodes)
+        used = [node for node in self._nodes if node.generation]
+        return bool(used) and all(node.connected for node in used)
 
     @property
     def generation(self) -> int:
