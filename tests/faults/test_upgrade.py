@@ -5,7 +5,6 @@ Source: issue "The five promises", Rolling upgrade. The release before is the wh
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
