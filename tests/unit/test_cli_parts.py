@@ -236,10 +236,7 @@ def test_the_loop_is_uvloop_where_it_is_installed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_complaints_name_what_can_cost_jobs() -> None:
-    """Skew above a second, an eviction policy, no append-only file: a sentence each; unknown is no complaint.
-
-    Report 85 (taskforcesh/bullmq#419).
-    """
+    """Skew above a second, an eviction policy, no append-only file: a sentence each; unknown is no complaint."""
     good = ServerFacts("redis://h", "9.1.2", "echomq:3.0.0", 1_000, "noeviction", append_only=True)
     bad = ServerFacts("redis://h", "9.1.2", "echomq:3.0.0", -1_001, "allkeys-lru", append_only=False)
     silent = ServerFacts("redis://h", "unknown", "echomq:3.0.0", 0, None, None)

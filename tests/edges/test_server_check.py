@@ -1,0 +1,57 @@
+"""What a worker looks at when it starts: worth a line, never a reason not to start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from echomq_worker.connector import connect
+from echomq_worker.jobs import Jobs
+from tests.support.fleet import fleet
+from tests.support.process import WorkerProcess
+from tests.support.valkey import OwnServer
+from tests.support.waiting import wait_until
+
+REFUSED = ("-config", "-client", "-info", "-script", "-command", "-acl", "-latency", "-slowlog")
+
+
+async def _starts_and_works(url: str) -> WorkerProcess:
+    """A worker process that has run a job; its log stays."""
+    with fleet(url) as workers:
+        worker = workers.start("--queue", "jobs")
+        await worker.saw("worker started")
+        async with connect(url) as connector:
+            id = (await Jobs(connector).enqueue("jobs", {})).id
+        await wait_until(lambda: workers.ended() == {id}, "a job runs", 10)
+        await worker.saw("job completed")
+    return worker
+
+
+async def test_a_server_that_may_evict_is_warned_about(own_server: OwnServer) -> None:
+    """Once, at the start, with the policy that it has and the one that keeps jobs; the worker works.
+
+    Report 85 (taskforcesh/bullmq#419).
+    """
+    server = own_server()
+    server.admin.config_set("maxmemory-policy", "allkeys-lru")
+
+    worker = await _starts_and_works(server.url)
+
+    (warned,) = worker.records("eviction policy")
+    assert (warned["level"], warned["policy"], warned["expected"]) == ("warning", "allkeys-lru", "noeviction")
+
+
+async def test_a_managed_server_that_refuses_to_be_looked_at_is_worked_on(own_server: OwnServer) -> None:
+    """CONFIG, CLIENT, INFO, SCRIPT and others are not permitted: scripts go as text where they are not known, what
+    could not be looked at is one line, nothing is an outage.
+
+    Report 85 (taskforcesh/bullmq#419).
+    """
+    server: Any = own_server()
+    server.admin.execute_command("ACL", "SETUSER", "managed", "on", ">secret", "~*", "&*", "+@all", *REFUSED)
+
+    worker = await _starts_and_works(server.url.replace("redis://", "redis://managed:secret@"))
+
+    (skipped,) = worker.records("server check skipped")
+    assert "config|get" in skipped["reason"]
+    assert not worker.records("degraded")
+    assert "secret@" not in worker.log_text()
