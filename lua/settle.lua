@@ -19,17 +19,12 @@ local p, now = ARGV[1], now_ms()
 local at = parse()
 if not at then return redis.error_reply('ERR settle verdicts are not well-formed: expected c, v, r or d and its values') end
 
-local rows, keys, groups, marks, kin, lanes = {}, {}, {}, {}, {}, nil
+local rows, keys, groups, marks, kin = {}, {}, {}, {}, {}
 for n, i in ipairs(at) do
   local key = p .. 'job:' .. ARGV[i + 1]
   local row = read_row(key)
   -- The group that the worker was given at the claim frees the slot also where the row is gone.
-  local group = row[GROUP] or ARGV[i + 3]
-  if group ~= '' then
-    lanes = lanes or {}
-    lanes[group] = true
-  end
-  rows[n], keys[n], groups[n] = row, key, group
+  rows[n], keys[n], groups[n] = row, key, row[GROUP] or ARGV[i + 3]
   if row[DEDUP] or row[PARENT] then
     kin[n] = row[PARENT] and read_child(p, ARGV[i + 1]) or child_of(ARGV[i + 1], {row[DEDUP]})
     touch_ended(p, kin[n])
@@ -48,7 +43,7 @@ if ceiling then
   redis.call('LLEN', p .. 'ready')
   redis.call('LLEN', p .. 'ring')
 end
-local leases = lanes and read_leases(p, KEYS[1], lanes, at, groups) or {}
+local known = read_lanes(p, KEYS[1], at, groups)
 
 local answers, changed, told = {}, {}, {}
 local done = {completed = 0, failed = 0, ended = {}, erased = {}, due = {}, dead = {}, left = {}, freed = {}}
@@ -62,7 +57,7 @@ for n, i in ipairs(at) do
     -- Who has died before has told of it then.
     if row[STATE] ~= 'dead' or answer == 'done' then told[n] = answer end
     done.ended[#done.ended + 1] = id
-    if groups[n] ~= '' then leaves_lane(done, groups[n], id, leases[n] and not changed[id]) end
+    if groups[n] ~= '' then leaves_lane(done, known, n, groups[n], id, known.leases[n] and not changed[id]) end
     if answer == 'done' or answer == 'gone' then
       erase(done.erased, keys[n], littered)
       changed[id] = 'erased'
@@ -74,7 +69,7 @@ for n, i in ipairs(at) do
   end
 end
 
-write_endings(p, done, sizes, ceiling)
+write_endings(p, done, sizes, ceiling, known)
 if next(kin) then
   for n, i in ipairs(at) do
     if kin[n] and told[n] == 'done' then

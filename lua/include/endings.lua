@@ -1,30 +1,78 @@
 -- The sets' side of many endings at once (settle): an ended id is taken out of every set that has it, then is in the one
 -- that its verdict names, or in none.
 
--- Leases of the grouped jobs, by the verdict's number, and every key of their lanes is read.
-local function read_leases(p, active, lanes, at, groups)
-  local ids, numbers, leases = {}, {}, {}
+-- What the endings of grouped jobs need to know. By the verdict's number: the lease, and whether the id still stands in its
+-- lane. By lane: the jobs in flight and the limit. Every key that they write is read, each lane by one call.
+local function read_lanes(p, active, at, groups)
+  local known = {leases = {}, stands = {}, busy = {}, limits = {}}
+  local numbers, ids, names, members = {}, {}, {}, {}
   for n, i in ipairs(at) do
-    if groups[n] ~= '' then ids[#ids + 1], numbers[#numbers + 1] = ARGV[i + 1], n end
-  end
-  for i = 1, #ids, CHUNK do
-    for j, lease in ipairs(redis.call('ZMSCORE', active, unpack(ids, i, math.min(i + CHUNK - 1, #ids)))) do
-      leases[numbers[i + j - 1]] = lease
+    local group, id = groups[n], ARGV[i + 1]
+    if group ~= '' then
+      numbers[#numbers + 1], ids[#ids + 1] = n, id
+      if not members[group] then
+        names[#names + 1], members[group] = group, {numbers = {}, ids = {}}
+      end
+      table.insert(members[group].numbers, n)
+      table.insert(members[group].ids, id)
     end
   end
-  touch_lanes(p, lanes)
-  return leases
+  if #names == 0 then return known end
+  touch_lane(p, names[1])
+  each_score(active, ids, function(i, lease) known.leases[numbers[i]] = lease end)
+  for group, lane in pairs(members) do
+    each_score(lane_key(p, group), lane.ids, function(i, score) known.stands[lane.numbers[i]] = score end)
+  end
+  for first = 1, #names, CHUNK do
+    local last = math.min(first + CHUNK - 1, #names)
+    local busy = redis.call('HMGET', p .. 'gactive', unpack(names, first, last))
+    local limits = redis.call('HMGET', p .. 'glimit', unpack(names, first, last))
+    for i = first, last do
+      known.busy[names[i]] = tonumber(busy[i - first + 1]) or 0
+      known.limits[names[i]] = tonumber(limits[i - first + 1])
+    end
+  end
+  return known
 end
 
--- `slot`: this ending takes the id from active, so it gives the slot back.
-local function leaves_lane(done, group, id, slot)
+-- Takes ended ids, by lane, out of the lanes in which they still stood; whoever empties a lane drops its ring entry.
+local function leave_lanes(p, left)
+  for group, ids in pairs(left) do
+    call_chunked('ZREM', lane_key(p, group), ids)
+    if redis.call('ZCARD', lane_key(p, group)) == 0 then redis.call('LREM', p .. 'ring', 0, group) end
+  end
+end
+
+-- Gives back `freed` slots by lane. A lane that was below its limit was on the ring, if it could be served: nothing is
+-- looked for there, which a long ring makes dear.
+local function free_slots(p, freed, known)
+  local counts, none = {}, {}
+  for group, count in pairs(freed) do
+    local left = known.busy[group] - count
+    if left > 0 then
+      counts[#counts + 1], counts[#counts + 2] = group, string.format('%.0f', left)
+    else
+      none[#none + 1] = group
+    end
+  end
+  in_chunks(counts, function(...) redis.call('HSET', p .. 'gactive', ...) end)
+  in_chunks(none, function(...) redis.call('HDEL', p .. 'gactive', ...) end)
+  for group in pairs(freed) do
+    if known.limits[group] and known.busy[group] >= known.limits[group] then offer(p, group, true) end
+  end
+end
+
+-- Files that the id of verdict `n` ends. `slot`: this ending takes it from active, so it gives the slot back.
+local function leaves_lane(done, known, n, group, id, slot)
   if slot then done.freed[group] = (done.freed[group] or 0) + 1 end
-  done.left[group] = done.left[group] or {}
-  table.insert(done.left[group], id)
+  if known.stands[n] then
+    done.left[group] = done.left[group] or {}
+    table.insert(done.left[group], id)
+  end
 end
 
 -- `sizes` of active, pending, schedule and dead: nothing is sent to an empty set.
-local function write_endings(p, done, sizes, ceiling)
+local function write_endings(p, done, sizes, ceiling, known)
   if #done.ended == 0 then return end
   local freed = 0
   for i, key in ipairs(KEYS) do
@@ -36,15 +84,8 @@ local function write_endings(p, done, sizes, ceiling)
   in_chunks(done.erased, function(...) redis.call('UNLINK', ...) end)
   call_chunked('ZADD', KEYS[3], done.due)
   call_chunked('ZADD', KEYS[4], done.dead)
-  for group, ids in pairs(done.left) do
-    if call_chunked('ZREM', lane_key(p, group), ids) > 0 and redis.call('ZCARD', lane_key(p, group)) == 0 then
-      redis.call('LREM', p .. 'ring', 0, group)
-    end
-  end
-  for group, count in pairs(done.freed) do
-    free_slot(p, group, count)
-    offer(p, group, true)
-  end
+  leave_lanes(p, done.left)
+  free_slots(p, done.freed, known)
   if done.completed > 0 then redis.call('HINCRBY', p .. 'metrics:completed', 'count', done.completed) end
   if done.failed > 0 then redis.call('HINCRBY', p .. 'metrics:failed', 'count', done.failed) end
   -- A consumer that parked below a full ceiling waits for this token, whichever kind of job is next.

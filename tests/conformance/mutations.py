@@ -115,8 +115,9 @@ MUTATIONS = (
     ),
     Mutation("settle", "done.completed = done.completed + 1", "", "metrics settle_batch_partial"),
     Mutation(
-        "settle", "for group, count in pairs(done.freed) do", "for group, count in pairs({}) do", "settle_batch_partial"
+        "settle", "for group, count in pairs(freed) do", "for group, count in pairs({}) do", "settle_batch_partial"
     ),
+    Mutation("settle", "known.busy[group] >= known.limits[group]", "false", "limit"),
     Mutation("settle", "(tonumber(row[FAILURES]) or 0) + 1", "tonumber(row[ATTEMPTS])", "failures_not_claims"),
     Mutation("settle", RELEASE_DEDUP, "", "dedup_release"),
     Mutation("settle", "row[CANCEL] or (tonumber", "(tonumber", "cancel"),
