@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import echomq_worker
-from echomq_worker import backoff, connection, pool, rows
+from echomq_worker import backoff, handshake, pool, rows
 from echomq_worker.batch import BatchExecutor
 from echomq_worker.conformance import Outcome, Target, checks, chosen, run, scenarios
 from echomq_worker.connector import Wire
@@ -114,7 +114,7 @@ def a_stream_that_subscribes_once() -> Any:
 
 
 PYTHON: dict[str, tuple[object, str, Callable[[], Any]]] = {
-    "fence": (connection, "_fence_value", no_fence),
+    "fence": (handshake, "fence_value", no_fence),
     "mint": (Mint, "_jump", a_trusting_mint),
     "backoff": (backoff, "_drawn", lambda: lambda bound, _draw: bound),
     "pool_enqueue": (Pool, "call", a_pool_that_sends_twice),
