@@ -13,7 +13,7 @@ from echomq_worker.connector import Wire
 from echomq_worker.errors import InvalidArgument, KindRefused
 from echomq_worker.guards import decimal, integer
 from echomq_worker.identity import Mint, check_id
-from echomq_worker.keyspace import Keys
+from echomq_worker.keyspace import Keys, check_name
 from echomq_worker.rows import Receipt
 from echomq_worker.script import Call, evaluate
 
@@ -102,9 +102,7 @@ def _dedup(item: New) -> tuple[str, str]:
         if item.dedup_ttl_ms is not None:
             raise InvalidArgument("dedup_ttl_ms: expected dedup with it")
         return "", ""
-    Keys("q").dedup(item.dedup)
-    if not item.dedup:
-        raise InvalidArgument("dedup is empty, expected a text")
+    check_name("dedup key", item.dedup)
     if item.dedup_ttl_ms is None:
         return item.dedup, ""
     return item.dedup, decimal(integer("dedup_ttl_ms", item.dedup_ttl_ms, at_least=1, at_most=MOST_MS))

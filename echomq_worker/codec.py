@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Decoder: TypeAlias = Callable[[bytes | None], object]
 
+PAYLOAD_BYTES = 64 * 1024 * 1024
+"""The longest payload, or result of a handler, that is sent; what others have sent is read whatever its length."""
+
 _ERRORS = 5
 _NAME_CHARACTERS = 120
 _UNKNOWN = "?"
@@ -31,22 +34,31 @@ def encode(value: object, *, what: str = "payload") -> bytes:
     """The payload of a value: bytes as they are, text as UTF-8, anything else as compact JSON.
 
     A pydantic model writes itself, by alias; dataclasses, datetimes, enums and the like are written as pydantic does.
-    NaN and infinities, bytes inside JSON, and text without a UTF-8 form are refused: InvalidArgument, which says `what`
-    could not be written.
+    NaN and infinities, bytes inside JSON, text without a UTF-8 form, and what is longer than 64 MiB are refused:
+    InvalidArgument, which says `what` could not be written.
     """
     if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
+        return _bounded(bytes(value), what)
     try:
         if isinstance(value, str):
-            return value.encode()
-        return _model_json(value) if hasattr(type(value), "model_dump_json") else _json(value)
+            written = value.encode()
+        else:
+            written = _model_json(value) if hasattr(type(value), "model_dump_json") else _json(value)
     except (TypeError, ValueError, RecursionError) as exc:
         reason = type(exc).__name__
+    else:
+        return _bounded(written, what)
     # Raised out here, so that what quotes the value is not chained to it.
     raise InvalidArgument(
         f"{what} of type {_named(type(value))}: cannot be written ({reason}), "
         "expected bytes, text, JSON values without NaN, pydantic models or dataclasses"
     )
+
+
+def _bounded(written: bytes, what: str) -> bytes:
+    if len(written) > PAYLOAD_BYTES:
+        raise InvalidArgument(f"{what} of {len(written)} bytes: expected at most {PAYLOAD_BYTES}")
+    return written
 
 
 def decoder_for(annotation: Any) -> Decoder:

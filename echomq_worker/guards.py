@@ -10,7 +10,8 @@ import json
 
 from echomq_worker.errors import InvalidArgument
 
-_SHOWN_CHARACTERS = 40
+# Of one log line, or of a job's progress.
+TEXT_BYTES = 1024 * 1024
 
 
 def integer(name: str, value: object, *, at_least: int | None = None, at_most: int | None = None) -> int:
@@ -49,9 +50,9 @@ def decimal(value: int) -> str:
 
 
 def utf8(what: str, text: str) -> bytes:
-    """A text as the wire has it; InvalidArgument, naming `what`, for one that UTF-8 cannot carry."""
+    """A text as the wire has it; InvalidArgument, naming `what`, for one that UTF-8 cannot carry, or of over 1 MiB."""
     try:
-        return text.encode()
+        return _bounded(what, text.encode())
     except UnicodeEncodeError:
         raise InvalidArgument(f"{what}: expected text that UTF-8 can carry, got a lone surrogate") from None
 
@@ -61,6 +62,13 @@ def progress_text(value: object) -> bytes:
     if isinstance(value, str):
         return utf8("progress", value)
     try:
-        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+        written = json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError):
         raise InvalidArgument(f"progress: expected a text or a JSON value, got {type(value).__name__}") from None
+    return _bounded("progress", written)
+
+
+def _bounded(what: str, written: bytes) -> bytes:
+    if len(written) > TEXT_BYTES:
+        raise InvalidArgument(f"{what} of {len(written)} bytes: expected at most {TEXT_BYTES}")
+    return written

@@ -14,9 +14,12 @@ from echomq_worker.identity import check_id
 
 FENCE_KEY = "{emq}:version"
 SLOTS = 16384
+NAME_BYTES = 512
 
 _QUEUE = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _RESERVED = "emq"
+# C0 and C1 controls, line separators, direction marks and overrides: what no log line and no table should have in it.
+_INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def check_queue(name: str) -> str:
@@ -24,6 +27,22 @@ def check_queue(name: str) -> str:
     if not _is_queue(name):
         raise InvalidQueueName(f"queue {shown(name)}: expected 1..128 of A-Z a-z 0-9 . _ -, and not 'emq'")
     return name
+
+
+def check_name(what: str, name: object) -> str:
+    """A name that a user gives to a repeat, or a dedup key, where it is first written; InvalidArgument for another.
+
+    1..512 bytes of UTF-8 without control characters, line separators and direction overrides. What other clients have
+    named otherwise can still be read and removed.
+    """
+    text = _checked(name, what)
+    if not text:
+        raise InvalidArgument(f"{what} is empty, expected a text")
+    if len(text) > NAME_BYTES or len(text.encode()) > NAME_BYTES:
+        raise InvalidArgument(f"{what} {shown(text)}: expected at most {NAME_BYTES} bytes")
+    if _INVISIBLE.search(text) is not None:
+        raise InvalidArgument(f"{what} {shown(text)}: expected no control characters")
+    return text
 
 
 def slot(key: str | bytes) -> int:

@@ -15,7 +15,7 @@ from echomq_worker.codec import encode
 from echomq_worker.connector import Wire
 from echomq_worker.guards import integer
 from echomq_worker.identity import Mint, default_mint
-from echomq_worker.keyspace import Keys
+from echomq_worker.keyspace import Keys, check_name
 from echomq_worker.rows import checked
 from echomq_worker.script import evaluate
 
@@ -103,6 +103,7 @@ class Repeat:
         `update` what differs is replaced (`updated`); its next run moves only when the period does.
         """
         keys, payload = Keys(queue), encode(template)
+        check_name("repeat name", name)
         first_at = self._clock.now_ms() + integer("first_in_ms", first_in_ms, at_least=0)
         values = [name, str(integer("every_ms", every_ms, at_least=1)), payload, str(first_at)]
         values += [flag for flag, given in (("fixed", fixed_rate), ("update", update)) if given]

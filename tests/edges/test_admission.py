@@ -78,7 +78,7 @@ async def test_a_flat_job_with_neither_is_as_any_client_makes_it(wire: Connector
 @pytest.mark.parametrize(
     ("more", "refused", "said"),
     [
-        ({"dedup": ""}, InvalidArgument, "dedup is empty"),
+        ({"dedup": ""}, InvalidArgument, "dedup key is empty"),
         ({"dedup": 5}, InvalidArgument, "dedup key 5: expected text"),
         ({"dedup": "\ud800"}, InvalidArgument, "UTF-8"),
         ({"dedup_ttl_ms": 5}, InvalidArgument, "dedup_ttl_ms: expected dedup with it"),

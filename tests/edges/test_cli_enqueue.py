@@ -53,7 +53,7 @@ def test_expiry_holds_for_every_line_and_keys_stand_on_them(cli: Cli, keyspace: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("x", "--dedup", ""), "dedup is empty"),
+        (("x", "--dedup", ""), "dedup key is empty"),
         (("x", "--dedup-ttl-ms", "5"), "dedup_ttl_ms: expected dedup with it"),
         (("x", "--dedup", "a", "--dedup-ttl-ms", "0"), "dedup_ttl_ms 0: expected 1 or more"),
         (("x", "--dedup", "a", "--dedup-ttl-ms", "99999999999999999999"), "expected 9007199254740992 or less"),
