@@ -92,6 +92,22 @@ def test_a_signal_for_the_whole_group_is_handled_once(env: dict[str, str], folde
         assert len(worker.records("job completed")) == 1
 
 
+def test_all_drain_at_the_same_time(env: dict[str, str], folder: Path, server: ValkeyServer) -> None:
+    """SIGTERM with a job in each child: both are asked before either has stopped, both finish what they run."""
+    flags = ("--processes", "2", "--queue", "slow", "--concurrency", "1")
+    with WorkerProcess("run", "many_app:worker", *flags, env=env, cwd=folder) as worker:
+        wait_until_sync(lambda: len(worker.records("worker started")) == 2, "both have started", 20)
+        for _ in range(2):
+            enqueue(env, "slow", "x")
+        wait_until_sync(lambda: len(set(pids(worker, "begun"))) == 2, "each runs one", 20)
+        worker.send(signal.SIGTERM)
+        assert worker.ended_sync() == 0
+        assert len(set(pids(worker, "finished"))) == 2
+        order = [record["event"] for record in worker.records() if record["event"] in {"signal", "worker stopped"}]
+        assert order == ["signal", "signal", "worker stopped", "worker stopped"]
+    assert server.admin.hget("emq:{slow}:metrics:completed", "count") == b"2"
+
+
 def test_a_child_that_dies_is_started_again(env: dict[str, str], folder: Path) -> None:
     """After SIGKILL of one child another takes its place; the others go on."""
     with WorkerProcess("run", "many_app:worker", "--processes", "2", env=env, cwd=folder) as worker:

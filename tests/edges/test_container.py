@@ -320,3 +320,20 @@ async def test_as_pid_1_it_ends_when_idle(tmp_path: Path, url: str) -> None:
             await worker.saw("container")
             os.kill(innermost(worker.pid) if unshare else worker.pid, number)
             assert await worker.ended() == 0
+
+
+async def test_as_pid_1_it_keeps_several_processes(tmp_path: Path, url: str) -> None:
+    """With --processes: a child that is killed is started again, and SIGTERM to PID 1 ends them all with 0."""
+    (tmp_path / "handlers.py").write_text(HANDLERS)
+    unshare = namespace()
+    env = {"ECHOMQ_URL": url, "ECHOMQ_LOG_FORMAT": "json"}
+    command = (*unshare, sys.executable, "-m", "echomq_worker")
+    with WorkerProcess("run", "handlers:worker", "--processes", "2", env=env, cwd=tmp_path, command=command) as worker:
+        await wait_until(lambda: len(worker.records("worker started")) == 2, "both have started", 20)
+        daemon = innermost(worker.pid) if unshare else worker.pid
+        os.kill(innermost(daemon), signal.SIGKILL)
+        await wait_until(lambda: len(worker.records("worker started")) == 3, "the third has started", 20)
+        assert worker.records("process restarts")[0]["code"] == -signal.SIGKILL
+        os.kill(daemon, signal.SIGTERM)
+        assert await worker.ended() == 0
+        assert len(worker.records("worker stopped")) == 2
