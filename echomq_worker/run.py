@@ -269,25 +269,32 @@ class Run:
         )
 
     async def _look_at_servers(self) -> None:
-        """In a cluster each primary is looked at."""
-        for server in await self.connector.nodes():
-            await self._look_at(server)
+        """In a cluster each primary is looked at.
 
-    async def _look_at(self, server: Connector) -> None:
-        """Every script loaded; clock skew and eviction warned about. Never a reason not to start."""
+        Never a reason not to start: the server was reached, so what is lost from here on is an outage like any other,
+        which the loops wait for.
+        """
         try:
-            await preload(server)
-            skew_ms = await server.skew_ms()
-            if abs(skew_ms) > SKEW_WARNING_MS:
-                self._log.warning("clock skew", host_minus_server_ms=round(skew_ms), hint="repeats use the host clock")
-            reply = await server.call("CONFIG", "GET", "maxmemory-policy")
-            policy = reply[1].decode() if reply else ""
-            if policy and policy != "noeviction":
-                self._log.warning("eviction policy", policy=policy, expected="noeviction", hint="jobs may vanish")
-        except WireError:
-            raise
+            servers = await self.connector.nodes()
         except EchoMQError as error:
             self._log.info("server check skipped", reason=str(error))
+            return
+        for server in servers:
+            try:
+                await self._look_at(server)
+            except EchoMQError as error:
+                self._log.info("server check skipped", reason=str(error))
+
+    async def _look_at(self, server: Connector) -> None:
+        """Every script loaded; clock skew and eviction warned about."""
+        await preload(server)
+        skew_ms = await server.skew_ms()
+        if abs(skew_ms) > SKEW_WARNING_MS:
+            self._log.warning("clock skew", host_minus_server_ms=round(skew_ms), hint="repeats use the host clock")
+        reply = await server.call("CONFIG", "GET", "maxmemory-policy")
+        policy = reply[1].decode() if reply else ""
+        if policy and policy != "noeviction":
+            self._log.warning("eviction policy", policy=policy, expected="noeviction", hint="jobs may vanish")
 
     async def _watch_signals(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
+
+import pytest
 
 from echomq_worker.connector import connect
 from echomq_worker.jobs import Jobs
+from echomq_worker.worker import Worker
 from tests.support.fleet import fleet
 from tests.support.process import WorkerProcess
-from tests.support.valkey import OwnServer
+from tests.support.proxy import Proxy
+from tests.support.running import running
+from tests.support.valkey import OwnServer, ValkeyServer
 from tests.support.waiting import wait_until
 
 REFUSED = ("-config", "-client", "-info", "-script", "-command", "-acl", "-latency", "-slowlog")
@@ -55,3 +61,25 @@ async def test_a_managed_server_that_refuses_to_be_looked_at_is_worked_on(own_se
     assert "config|get" in skipped["reason"]
     assert not worker.records("degraded")
     assert "secret@" not in worker.log_text()
+
+
+@pytest.mark.parametrize("command", [b"SCRIPT", b"TIME", b"CONFIG"])
+async def test_a_connection_that_is_lost_meanwhile_is_an_outage_like_any_other(
+    server: ValkeyServer, url: str, command: bytes
+) -> None:
+    """Whichever look it is: the server was reached, so the worker starts and goes on by itself.
+
+    Report 2 (python-arq/arq#498).
+    """
+    worker, ran = Worker(), asyncio.Event()
+
+    @worker.handler("a")
+    async def handle() -> None:
+        ran.set()
+
+    async with connect(url) as connector, Proxy(server.port) as proxy:
+        lost = proxy.swallow_reply(command)
+        async with running(worker, proxy.url):
+            await Jobs(connector).enqueue("a", b"x")
+            await asyncio.wait_for(ran.wait(), 10)
+        assert lost.done
