@@ -114,14 +114,16 @@ class Watch:
         """Look until cancelled. The watched loop is asked for a turn only while a handler runs."""
         while True:
             self.look()
-            await asyncio.sleep(self._look_ms / 1000)
+            # An idle worker is to cost next to nothing.
+            idle = self._asked_ms is None and not self._busy()
+            await asyncio.sleep((2 if idle else 1) * self._look_ms / 1000)
 
     def look(self) -> None:
         """Ask the loop for a turn, or see what keeps it from one. In the other thread."""
         now, looked_ms, self._looked_ms = self._clock.monotonic_ms(), self._looked_ms, self._clock.monotonic_ms()
         asked_ms = self._asked_ms
         if asked_ms is None:
-            if any(place.busy for place in self._places):
+            if self._busy():
                 self._asked_ms = now
                 with suppress(RuntimeError):  # the loop was closed
                     self._loop.call_soon_threadsafe(self._turned)
@@ -135,6 +137,9 @@ class Watch:
         if stands_ms >= _LONG * self._limit_ms and not self._said:
             self._said = True
             self._log.error("event loop still blocked", blocked_ms=round(stands_ms), **self._worst().fields())
+
+    def _busy(self) -> bool:
+        return any(place.busy for place in self._places)
 
     def _turned(self) -> None:
         """The loop has its turn. In the thread of the loop."""
