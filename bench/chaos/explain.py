@@ -53,7 +53,9 @@ def why_again(first: Run, again: Run, *, tries: Sequence[Try], faults: Sequence[
         return Why("ordinary")
     if again.attempts <= first.attempts:
         # Another life of the id: the producer enqueued it again, not knowing that it had been admitted.
-        return Why("admitted again" if admitted_again(tries, again.start_ms) else "")
+        if admitted_again(tries, again.start_ms):
+            return Why("admitted again")
+        return _late_start(again, tries, faults, terms)
     touching = [fault for fault in faults if fault.touches(first.worker, first.pid)]
     for fault in touching:
         if fault.kind in KILLS and first.start_ms <= fault.begin_ms <= again.start_ms and _unsent(first, fault):
@@ -63,6 +65,13 @@ def why_again(first: Run, again: Run, *, tries: Sequence[Try], faults: Sequence[
             return Why(fault.kind, fault)
     lost = lost_lease(touching, first.start_ms, again.start_ms, terms)
     return Why("", None) if lost is None else Why(lost.kind, lost)
+
+
+def _late_start(late: Run, tries: Sequence[Try], faults: Sequence[Happened], terms: Terms) -> Why:
+    """A claim that lost its lease before its run began: its holder was held up between the two."""
+    touching = [fault for fault in faults if fault.touches(late.worker, late.pid)]
+    lost = lost_lease(touching, min((one.sent_ms for one in tries), default=late.start_ms), late.start_ms, terms)
+    return Why("") if lost is None else Why(lost.kind, lost)
 
 
 def admitted_again(tries: Sequence[Try], before_ms: float) -> bool:

@@ -1,7 +1,7 @@
 """The producers: jobs of every shape at a steady rate, each with an id of its own that is noted before it is sent.
 
-An attempt without an answer leaves open whether the job was admitted. Half of those are given up, the others sent
-again until they are answered, as docs/producing.md says that one may.
+An attempt without an answer leaves open whether the job was admitted. Half of those are given up, the others, and all
+flows, are sent again until they are answered, as docs/producing.md says that one may.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ class Producer:
             words = (order.queue, order.does, order.group or "-", order.parent or "-", order.policy)
             self._book.note("order", order.id, *words, ",".join(order.children) or "-")
         self.made += len(orders)
-        return [order.id for order in orders], send, self._dice.random() < 0.5
+        # A flow that was added half-way waits for ever: whoever wants it whole adds it again until it is answered.
+        again = len(orders) > 1 and bool(orders[0].children)
+        return [order.id for order in orders], send, again or self._dice.random() < 0.5
 
     async def _insist(self, ids: Sequence[str], send: Send, *, again: bool) -> None:
         for _ in range(_TRIES):
@@ -114,7 +116,7 @@ class Producer:
             except EchoMQError as error:
                 for id in ids:
                     self._book.note("answer", id, "unsure", type(error).__name__)
-                if not again or self._stopping.is_set():
+                if not again:
                     return
                 await asyncio.sleep(_AGAIN_MS / 1000)
                 continue

@@ -49,7 +49,7 @@ def text(told: Told) -> str:
         f"runs            {total:,}; by id: {_list(account.runs)}",
         f"asked again     {_list(account.again)}",
         f"duplicates      {sum(account.duplicates.values())}: {_list(account.duplicates)}",
-        f"after a kill    {len(account.waits)} jobs started again, {held_up} of them held up by another fault as well",
+        f"after a kill    {len(account.waits)} jobs started again, {held_up} of them later, held up by another fault",
         f"longest wait    {f'{worst.ms:.0f} ms ({worst.id})' if worst else 'none'}; {limit}",
         f"flows           {account.flows}",
         *(

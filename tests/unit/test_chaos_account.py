@@ -175,6 +175,14 @@ def test_another_life_needs_an_attempt_without_an_answer() -> None:
     assert of(run(), again(2_000, attempts=1)) == {"unexplained duplicate"}
 
 
+def test_a_run_that_begins_behind_its_lease_is_its_holders_fault() -> None:
+    """A worker that was frozen between claim and run begins a job that others have done: its own freeze explains it."""
+    late = [run(start_ms=7_000, end_ms=7_100, attempts=2, worker="1", pid=11), again(9_000, attempts=1, pid=12)]
+    freeze = fault("freeze_long", 1_000, 7_900, target="1", pids=frozenset({12}))
+    assert of(*late, faults=[freeze]) == set()
+    assert of(*late) == of(*late, faults=[replace(freeze, pids=frozenset({11}))]) == {"unexplained duplicate"}
+
+
 def test_one_claim_that_runs_twice_is_found() -> None:
     """A claim is run once, whatever happens to its reply."""
     twice = [run(end_ms=None), replace(again(7_000), held="1:1000")]
