@@ -43,6 +43,9 @@ class DeadFilter:
             integer("limit", self.limit, at_least=1)
         if self.error is not None and not isinstance(self.error, str):
             raise InvalidArgument(f"error of type {type(self.error).__name__}: expected a text")
+        if self.error == "":
+            # It is a part of every error: who has an empty variable there would get all of them.
+            raise InvalidArgument("error is empty, expected a part of the last error")
         for id in self.ids or ():
             check_id(id)
 

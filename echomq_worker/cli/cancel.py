@@ -19,7 +19,10 @@ def cancel(
     ] = "by an operator",
     url: Url = None,
 ) -> None:
-    """Ask for a job's end: removed where it does not run, asked where it does. One that has ended: exit code 1."""
+    """Ask for a job's end.
+
+    It is removed where it does not run, and asked where it does. One that has ended: exit code 1.
+    """
     from echomq_worker.cancel import Answer, Cancel
 
     settings = prepared(url, queue)

@@ -40,10 +40,14 @@ def check(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check settings, handlers, server, wire version, clock skew and eviction policy; say what `run` would run."""
-    from echomq_worker.cli.load import load_worker
+    """Check settings, handlers and server; say what would run.
+
+    Of the server: wire version, clock skew, eviction policy, whether it writes a file. Nothing is run.
+    """
+    from echomq_worker.cli.load import load_worker, split_target
     from echomq_worker.settings import effective, unknown_variables
 
+    split_target(target)
     settings = settings_for(url)
     settings.require_url()
     handlers = [_handler_row(bound, settings) for bound in load_worker(target).handlers]

@@ -31,9 +31,10 @@ def conformance(
     verbose: Annotated[bool, typer.Option("--verbose", help="Print each scenario's contract too.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Try the protocol's scenarios on a server, on queues of their own with random names; exit 1 when one fails.
+    """Try the protocol's scenarios on a server.
 
-    What they make is deleted again; nothing else of the server is touched, so it may be one that is in use.
+    They have queues of their own with random names; exit code 1 when one fails. What they
+    make is deleted again; nothing else of the server is touched, so it may be one that is in use.
     """
     from echomq_worker.conformance import Target, chosen
 

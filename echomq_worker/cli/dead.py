@@ -55,16 +55,16 @@ def dead_app() -> typer.Typer:
     """The commands of `dead`."""
     app = typer.Typer(help="Dead jobs.", no_args_is_help=False)
     app.callback()(lambda: None)
-    app.command("list")(list_dead)
-    app.command("show")(show)
+    app.command("list", epilog="Example: echomq-worker dead list emails --limit 10")(list_dead)
+    app.command("show", epilog="Example: echomq-worker dead show emails ID")(show)
     app.command("requeue", epilog="Example: echomq-worker dead requeue emails --error Timeout --limit 100")(requeue)
-    app.command("delete")(delete)
-    app.command("trim")(trim)
+    app.command("delete", epilog="Example: echomq-worker dead delete emails --older-than-ms 604800000")(delete)
+    app.command("trim", epilog="Example: echomq-worker dead trim emails --max-count 10000 --yes")(trim)
     return app
 
 
 def list_dead(queue: Queue, *, limit: Limit = 50, offset: Offset = 0, url: Url = None, as_json: AsJson = False) -> None:
-    """List dead jobs with the reason of their death, the newest mint first."""
+    """List dead jobs with the reason of their death. The newest mint comes first."""
     settings = prepared(url, queue)
 
     async def ask() -> list[JobView]:
@@ -108,7 +108,10 @@ def requeue(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give dead jobs a new life: ids, what the options choose, or --all. Nothing is held against them any more."""
+    """Give dead jobs a new life, with nothing held against them.
+
+    Which: ids, what the options choose, or --all.
+    """
     settings = prepared(url, queue)
     chosen = _filter(ids, older_than_ms, error, limit, every=every)
 
@@ -165,7 +168,7 @@ def trim(
     yes: Yes = False,
     url: Url = None,
 ) -> None:
-    """Delete dead jobs above an age, a count, or both; the age counts from when the id was minted."""
+    """Delete dead jobs above an age, a count, or both. The age counts from when the id was minted."""
     settings = prepared(url, queue)
     if max_age_ms is None and max_count is None:
         raise ConfigError("--max-age-ms, --max-count: expected at least one of them")
@@ -188,8 +191,10 @@ def _filter(
     from echomq_worker.dead import DeadFilter
 
     chosen = bool(ids) or older_than_ms is not None or error is not None or limit is not None
-    if every == chosen:
-        raise ConfigError("ids, --older-than-ms, --error, --limit, or --all: expected one of these, --all alone")
+    if not every and not chosen:
+        raise ConfigError("no dead jobs chosen: expected ids, --older-than-ms, --error or --limit, or --all")
+    if every and chosen:
+        raise ConfigError("--all: expected neither ids nor --older-than-ms, --error or --limit with it")
     return DeadFilter(ids=ids or None, older_than_ms=older_than_ms, error=error, limit=limit)
 
 

@@ -107,7 +107,7 @@ def enqueue(  # noqa: PLR0913 - one parameter per flag, that is how typer reads 
     expires_at: ExpiresAt = None,
     as_json: AsJson = False,
 ) -> None:
-    """Enqueue one job and print its id, or every line of a file and print how many."""
+    """Enqueue one job, or every line of a file. Prints the job's id, or how many there were."""
     from echomq_worker.admission import New, terms_of
     from echomq_worker.cli.jsonl import lane_of
 

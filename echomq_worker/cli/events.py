@@ -28,9 +28,10 @@ def events(
     ] = False,
     url: Url = None,
 ) -> None:
-    """Follow the events of one queue or more until interrupted: what is published from now on, at most once each.
+    """Follow the events of one queue or more, live.
 
-    Nothing is kept for who is not connected; what a job has come to is in its row.
+    What is published from now on, at most once each, until interrupted. Nothing is kept for who is not
+    connected; what a job has come to is in its row.
     """
     settings = prepared(url, *queues)
     lines = as_json or not sys.stdout.isatty()

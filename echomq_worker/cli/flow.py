@@ -43,8 +43,8 @@ def flow_app() -> typer.Typer:
     """The commands of `flow`."""
     app = typer.Typer(help="Flows: parents that wait for their children.", no_args_is_help=False)
     app.callback()(lambda: None)
-    app.command("add")(add)
-    app.command("show")(show)
+    app.command("add", epilog="Example: echomq-worker flow add report.json")(add)
+    app.command("show", epilog="Example: echomq-worker flow show reports ID --json")(show)
     return app
 
 
@@ -84,7 +84,7 @@ def show(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a job and everything below it: who is out and where it stands, who is done, dead, or dead but ignored."""
+    """Show a job and everything below it. Who is out and where it stands, who is done, dead, or dead but ignored."""
     settings = prepared(url, queue)
 
     async def ask() -> Branch | None:

@@ -45,15 +45,15 @@ def job_app() -> typer.Typer:
     """The commands of `job`."""
     app = typer.Typer(help="Single jobs.", no_args_is_help=False)
     app.callback()(lambda: None)
-    app.command("show")(show)
-    app.command("list")(list_jobs)
+    app.command("show", epilog="Example: echomq-worker job show emails ID --json")(show)
+    app.command("list", epilog="Example: echomq-worker job list emails --state scheduled --limit 10")(list_jobs)
     app.command("cancel", epilog="Example: echomq-worker job cancel exports ID --reason 'no longer wanted'")(cancel)
-    app.command("remove")(remove)
-    app.command("reprocess")(reprocess)
-    app.command("update")(update)
-    app.command("progress")(progress)
-    app.command("logs")(logs)
-    app.command("log")(log)
+    app.command("remove", epilog="Example: echomq-worker job remove emails ID --yes")(remove)
+    app.command("reprocess", epilog="Example: echomq-worker job reprocess emails ID")(reprocess)
+    app.command("update", epilog="""Example: echomq-worker job update emails ID '{"to": "ada@example.com"}'""")(update)
+    app.command("progress", epilog="Example: echomq-worker job progress emails ID 50")(progress)
+    app.command("logs", epilog="Example: echomq-worker job logs emails ID --limit 20")(logs)
+    app.command("log", epilog="Example: echomq-worker job log emails ID 'looked at by hand' --keep 100")(log)
     return app
 
 
@@ -85,7 +85,7 @@ def list_jobs(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List jobs of one state, the newest first (scheduled, active: the latest due or deadline first)."""
+    """List jobs of one state, the newest first. Of scheduled and active ones the latest due or deadline comes first."""
     from echomq_worker.cli.jsonl import lane_of
 
     # Any text: what is no state is refused there, in one line.
@@ -124,7 +124,7 @@ def reprocess(
     force: Annotated[bool, typer.Option("--force", help="Also a parent whose children are still out.")] = False,
     url: Url = None,
 ) -> None:
-    """Give a dead job a new life: back to pending or its lane, nothing held against it."""
+    """Give a dead job a new life. It is back in pending or its lane, with nothing held against it."""
     if not _ask(url, queue, lambda jobs: jobs.reprocess(queue, id, force=force)):
         raise _gone(queue, id)
     say("pending")

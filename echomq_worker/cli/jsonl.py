@@ -31,7 +31,12 @@ _EVERY = 1_000
 
 
 def lane_of(group: str | None) -> str | None:
-    """The lane's branded id: the text itself when it is one, else the id that stands for the text."""
+    """The lane's branded id: the text itself when it is one, else the id that stands for the text.
+
+    Raises ConfigError for an empty text.
+    """
+    if group == "":
+        raise ConfigError("group='': expected a branded id, or a text that is not empty")
     return group if group is None or is_branded(group) else group_for(group)
 
 

@@ -46,19 +46,19 @@ def lane_app() -> typer.Typer:
     """The commands of `lane`."""
     app = typer.Typer(help="Lanes: the groups of a queue.", no_args_is_help=False)
     app.callback()(lambda: None)
-    app.command("list")(list_lanes)
-    app.command("pause")(pause)
-    app.command("resume")(resume)
-    app.command("limit")(limit)
-    app.command("weight")(weight)
-    app.command("reassign")(reassign)
-    app.command("drain")(drain)
-    app.command("reap")(reap)
+    app.command("list", epilog="Example: echomq-worker lane list emails")(list_lanes)
+    app.command("pause", epilog="Example: echomq-worker lane pause emails tenant-7")(pause)
+    app.command("resume", epilog="Example: echomq-worker lane resume emails tenant-7")(resume)
+    app.command("limit", epilog="Example: echomq-worker lane limit emails tenant-7 5")(limit)
+    app.command("weight", epilog="Example: echomq-worker lane weight emails tenant-7 3")(weight)
+    app.command("reassign", epilog="Example: echomq-worker lane reassign emails ID tenant-8")(reassign)
+    app.command("drain", epilog="Example: echomq-worker lane drain emails tenant-7 --yes")(drain)
+    app.command("reap", epilog="Example: echomq-worker lane reap emails tenant-7")(reap)
     return app
 
 
 def list_lanes(queue: Queue, *, url: Url = None, as_json: AsJson = False) -> None:
-    """List the lanes of a queue: what waits and is in hand, limit, weight, whether it is paused, and served."""
+    """List the lanes of a queue. What waits and is in hand, limit, weight, whether it is paused, and served."""
     settings = prepared(url, queue)
 
     async def ask() -> list[LaneView]:
@@ -79,7 +79,7 @@ def list_lanes(queue: Queue, *, url: Url = None, as_json: AsJson = False) -> Non
 
 
 def pause(queue: Queue, group: Group, *, url: Url = None) -> None:
-    """Serve a lane no more until it is resumed; its jobs wait, what is in hand goes on."""
+    """Serve a lane no more until it is resumed. Its jobs wait, what is in hand goes on."""
     lane = _lane(group)
     _ask(url, queue, lambda lanes: lanes.pause(queue, lane))
     say("paused")
@@ -101,7 +101,7 @@ def limit(
     *,
     url: Url = None,
 ) -> None:
-    """Limit how many jobs of a lane are in hand at a time; 0 holds it."""
+    """Limit how many jobs of a lane are in hand at a time. 0 holds it."""
     lane, most = _lane(group), number_or_none("N", n, at_least=0)
     _ask(url, queue, lambda lanes: lanes.limit(queue, lane, most))
     say("no limit" if most is None else f"at most {most} at a time")
@@ -114,7 +114,7 @@ def weight(
     *,
     url: Url = None,
 ) -> None:
-    """Serve so many jobs of a lane in its turn, where the others get one."""
+    """Serve so many jobs of a lane in its turn. The others get one."""
     lane = _lane(group)
     _ask(url, queue, lambda lanes: lanes.weight(queue, lane, w))
     say(f"{w} per turn")

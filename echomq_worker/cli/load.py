@@ -20,13 +20,7 @@ def load_worker(target: str) -> Worker:
     Raises ConfigError for a target of another form, a module that is not there, or an attribute that is no Worker with
     handlers; HandlersFailed, with the cause, for whatever the module itself raises.
     """
-    module_name, colon, attribute = target.partition(":")
-    if module_name.endswith(".py"):
-        hint = ".".join(Path(module_name).with_suffix("").parts)
-        raise ConfigError(f"{target!r}: expected MODULE:ATTR, a module's name and not a file, such as {hint}:worker")
-    names = module_name.split(".")
-    if not colon or not attribute or not all(name.isidentifier() for name in names):
-        raise ConfigError(f"{target!r}: expected MODULE:ATTR, such as app:worker")
+    module_name, attribute = split_target(target)
     where = str(Path.cwd())
     if where not in sys.path:
         sys.path.insert(0, where)
@@ -36,6 +30,18 @@ def load_worker(target: str) -> Worker:
             raise ConfigError(f"{target!r}: {module_name} has no {attribute}")
         found = getattr(found, name)
     return _checked(found, target)
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """MODULE and ATTR; nothing is imported. Raises ConfigError for a target of another form."""
+    module_name, colon, attribute = target.partition(":")
+    if module_name.endswith(".py"):
+        hint = ".".join(Path(module_name).with_suffix("").parts)
+        raise ConfigError(f"{target!r}: expected MODULE:ATTR, a module's name and not a file, such as {hint}:worker")
+    names = module_name.split(".")
+    if not colon or not attribute or not all(name.isidentifier() for name in names):
+        raise ConfigError(f"{target!r}: expected MODULE:ATTR, such as app:worker")
+    return module_name, attribute
 
 
 def _import(module_name: str, target: str, where: str) -> object:

@@ -47,16 +47,16 @@ def queue_app() -> typer.Typer:
     """The commands of `queue`."""
     app = typer.Typer(help="Queues.", no_args_is_help=False)
     app.callback()(lambda: None)
-    app.command("stats")(stats)
-    app.command("list")(list_queues)
-    app.command("pause")(pause)
-    app.command("resume")(resume)
-    app.command("drain")(drain)
-    app.command("obliterate")(obliterate)
-    app.command("limit")(limit)
+    app.command("stats", epilog="Example: echomq-worker queue stats emails reports --json")(stats)
+    app.command("list", epilog="Example: echomq-worker queue list")(list_queues)
+    app.command("pause", epilog="Example: echomq-worker queue pause emails")(pause)
+    app.command("resume", epilog="Example: echomq-worker queue resume emails")(resume)
+    app.command("drain", epilog="Example: echomq-worker queue drain emails --schedule")(drain)
+    app.command("obliterate", epilog="Example: echomq-worker queue obliterate emails --yes")(obliterate)
+    app.command("limit", epilog="Example: echomq-worker queue limit emails 20")(limit)
     app.command("rate", epilog="Example: echomq-worker queue rate emails 100 1000")(rate)
-    app.command("audit")(audit)
-    app.command("stalled")(stalled)
+    app.command("audit", epilog="Example: echomq-worker queue audit emails --repair")(audit)
+    app.command("stalled", epilog="Example: echomq-worker queue stalled emails --max-stalled 3 --yes")(stalled)
     return app
 
 
@@ -66,9 +66,10 @@ def stats(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count the jobs of each queue by state, what it has completed and buried so far, and what is late.
+    """Count the jobs of each queue by state.
 
-    ready: could be claimed now, flat pending and lanes together. An autoscaler reads that one.
+    Also what it has completed and buried so far, and what is late. `ready` could be claimed now, flat pending and
+    lanes together: an autoscaler reads that one.
     """
     settings = prepared(url, *queues)
 
@@ -153,7 +154,7 @@ def list_queues(*, url: Url = None, as_json: AsJson = False) -> None:
 
 
 def pause(queue: Queue, *, url: Url = None) -> None:
-    """Claim nothing of the queue until it is resumed; what is in hand goes on, and jobs may still be enqueued."""
+    """Claim nothing of the queue until it is resumed. What is in hand goes on, and jobs may still be enqueued."""
     _change(url, queue, lambda admin: admin.pause(queue))
     say("paused")
 
@@ -172,7 +173,7 @@ def limit(
     *,
     url: Url = None,
 ) -> None:
-    """Limit how many jobs of the queue are in hand at a time, over all workers."""
+    """Limit how many jobs are in hand at a time. It holds over all workers of the queue."""
     most = number_or_none("N", n, at_least=1)
     _change(url, queue, lambda admin: admin.set_concurrency(queue, most))
     say("no limit" if most is None else f"at most {most} at a time")
@@ -187,7 +188,7 @@ def rate(
     *,
     url: Url = None,
 ) -> None:
-    """Limit how many jobs of the queue are claimed in each window of time, over all workers."""
+    """Limit how many jobs are claimed in each window of time. It holds over all workers of the queue."""
     count = number_or_none("MAX", most, at_least=1)
     if count is None and window_ms is not None:
         raise ConfigError(f"WINDOW_MS={window_ms}: expected none with MAX=none")
@@ -229,7 +230,7 @@ def obliterate(
     yes: Yes = False,
     url: Url = None,
 ) -> None:
-    """Delete a paused queue whole: every job, repeats, limits and counts. No key of it is left."""
+    """Delete a paused queue whole. Every job, repeats, limits and counts: no key of it is left."""
     settings = prepared(url, queue)
     can_ask(yes=yes)
     counts = run_async(_counts(settings, queue))

@@ -23,6 +23,7 @@ from echomq_worker.cli.common import (
     say,
     settings_for,
 )
+from echomq_worker.errors import ConfigError
 
 if TYPE_CHECKING:
     from echomq_worker.repeat import Registration, RepeatRecord
@@ -35,8 +36,8 @@ def repeat_app() -> typer.Typer:
     app = typer.Typer(help="Jobs that recur.", no_args_is_help=False)
     app.callback()(lambda: None)
     app.command("add", epilog="Example: echomq-worker repeat add reports daily 86400000 '{}'")(add)
-    app.command("list")(list_repeats)
-    app.command("cancel")(cancel)
+    app.command("list", epilog="Example: echomq-worker repeat list reports")(list_repeats)
+    app.command("cancel", epilog="Example: echomq-worker repeat cancel reports daily")(cancel)
     return app
 
 
@@ -80,7 +81,7 @@ def add(
 
 
 def list_repeats(queue: Queue, *, url: Url = None, as_json: AsJson = False) -> None:
-    """List the registrations of a queue, the earliest next run first."""
+    """List the registrations of a queue. The earliest next run comes first."""
     settings = settings_for(url)
 
     async def ask() -> list[RepeatRecord]:
@@ -110,8 +111,10 @@ def list_repeats(queue: Queue, *, url: Url = None, as_json: AsJson = False) -> N
 
 
 def cancel(queue: Queue, name: Name, *, url: Url = None) -> None:
-    """Remove a registration; its jobs that are enqueued already stay. One that is not there: exit code 1."""
+    """Remove a registration. Its jobs that are enqueued already stay; one that is not there: exit code 1."""
     settings = settings_for(url)
+    if not name:
+        raise ConfigError("NAME='': expected the name of a registration")
 
     async def remove() -> bool:
         from echomq_worker.repeat import Repeat

@@ -74,13 +74,22 @@ def run(  # noqa: PLR0913 - one parameter per flag, that is how typer reads them
     log_level: LogLevel = None,
     supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
 ) -> None:
-    """Run the handlers of MODULE:ATTR until a signal (SIGTERM, SIGINT) or, with --burst, until nothing is left."""
+    """Run the handlers of MODULE:ATTR until a signal comes.
+
+    Signals are SIGTERM and SIGINT; with --burst it ends when nothing is left.
+    """
+    from echomq_worker.address import Address
+    from echomq_worker.cli.load import split_target
+
+    # Before the settings: who has the target wrong is told so, whatever else is missing.
+    split_target(target)
     if embedded and url is not None:
         raise ConfigError("--embedded and --url: expected one of them")
     flags = {"concurrency": concurrency, "pump": pump, "log_format": log_format, "log_level": log_level}
     settings = settings_for(url, **flags)
     if not embedded:
-        settings.require_url()
+        # Read here as well as where it is dialled: a wrong one is the only line then, and no process is started.
+        Address.parse(settings.require_url())
     from echomq_worker.embedded import embedded_valkey
     from echomq_worker.logs import configure_logging
 

@@ -10,14 +10,16 @@ import pytest
 from tests.support.cli import DEAD, ID, Cli, Keyspace, answers, cli, keyspace
 from tests.support.control import REPEATS
 from tests.support.own import flat, lane, merged
-from tests.support.plain import GROUP, QUEUE, State, job
+from tests.support.plain import GROUP, QUEUE, State, job, row
 
 __all__ = ["answers", "cli", "keyspace"]
 
-FULL: State = merged(DEAD, flat(7), lane(8, 9), {"meta": {"paused": "1"}}, {"schedule": {job(10): 5}}, REPEATS)
+EXPIRED: State = {f"job:{job(11)}": row("active", 1), "active": {job(11): 1}}
+FULL: State = merged(DEAD, flat(7), lane(8, 9), {"meta": {"paused": "1"}}, {"schedule": {job(10): 5}}, EXPIRED, REPEATS)
 DESTRUCTIVE: dict[str, tuple[str, ...]] = {
     "drain": ("queue", "drain", QUEUE),
-    "obliterate": ("queue", "obliterate", QUEUE),
+    "obliterate": ("queue", "obliterate", QUEUE, "--force"),
+    "stalled": ("queue", "stalled", QUEUE),
     "repair": ("queue", "audit", QUEUE, "--repair"),
     "delete": ("dead", "delete", QUEUE, "--all"),
     "trim": ("dead", "trim", QUEUE, "--max-count", "0"),
@@ -76,6 +78,8 @@ def test_the_question_says_how_many(cli: Cli, keyspace: Keyspace, answers: Calla
         ("queue", "drain", QUEUE, "--schedule"),
         ("dead", "delete", QUEUE, "--error", "Timeout 2"),
         ("lane", "drain", QUEUE, GROUP),
+        ("queue", "stalled", QUEUE),
+        ("queue", "stalled", QUEUE, "--max-stalled", "3"),
     ):
         answers("n\n")
         told.append(cli(*arguments)[2])
@@ -83,6 +87,8 @@ def test_the_question_says_how_many(cli: Cli, keyspace: Keyspace, answers: Calla
     assert "3 waiting jobs and 1 scheduled ones of q" in told[0]
     assert "Delete 1 dead jobs of q?" in told[1]
     assert f"Delete 2 waiting jobs of the lane {GROUP} of q?" in told[2]
+    assert "Count a lost lease for 1 jobs of q; each is dead?" in told[3]
+    assert "Count a lost lease for 1 jobs of q; one is dead that has lost 3?" in told[4]
 
 
 BAD = [

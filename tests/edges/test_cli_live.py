@@ -52,7 +52,7 @@ def test_the_sweep_is_one_pass(cli: Cli, server: ValkeyServer) -> None:
     for n in (1, 2):
         put(server, job(n), member_of="active", score=n, state="active", attempts=1, stalled=n - 1)
 
-    code, out, err = cli("queue", "stalled", "q", "--max-stalled", "2", "--json")
+    code, out, err = cli("queue", "stalled", "q", "--max-stalled", "2", "--json", "--yes")
     assert (code, err) == (0, "")
     assert list(map(json.loads, out.splitlines())) == [
         {"id": job(1), "became": "pending"},
@@ -61,7 +61,7 @@ def test_the_sweep_is_one_pass(cli: Cli, server: ValkeyServer) -> None:
 
     put(server, job(3), member_of="active", score=1, state="active", attempts=1)
     put(server, job(4), member_of="active", score=2, state="active", attempts=1)
-    code, out, _ = cli("queue", "stalled", "q", "--limit", "1")
+    code, out, _ = cli("queue", "stalled", "q", "--limit", "1", "--yes")
     assert [line.split() for line in out.splitlines()] == [["id", "became"], [job(3), "dead"]]
     assert server.admin.zcard("emq:{q}:active") == 1
 

@@ -172,6 +172,16 @@ def test_dead_requeue(cli: Cli, keyspace: Keyspace) -> None:
     assert keyspace.members("pending") == [job(1), job(2), job(3)]
 
 
+def test_dead_requeue_says_what_to_choose_by(cli: Cli, keyspace: Keyspace) -> None:
+    """Nothing chosen, and all beside a choice, are told apart."""
+    keyspace.put(DEAD)
+
+    nothing, both = cli("dead", "requeue", QUEUE), cli("dead", "requeue", QUEUE, ID, "--all")
+
+    assert "no dead jobs chosen: expected ids, --older-than-ms, --error or --limit, or --all\n" in nothing[2]
+    assert "--all: expected neither ids nor --older-than-ms, --error or --limit with it\n" in both[2]
+
+
 def test_dead_requeue_names_what_is_refused(cli: Cli, keyspace: Keyspace) -> None:
     """A parent whose children are out: 1 and a line for it; --force takes it."""
     keyspace.put(DEAD | {f"{ROW}:dependencies": "1"})

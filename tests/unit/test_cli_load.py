@@ -48,6 +48,20 @@ def test_the_current_directory_is_on_the_path(folder: Path) -> None:
     assert load_worker("cli_app:inner.worker") is worker
 
 
+@pytest.mark.parametrize("verb", ["run", "check"])
+def test_a_target_of_another_form_is_told_before_a_url_that_is_missing(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever has both wrong is told what stands in the command line first."""
+    monkeypatch.delenv("ECHOMQ_URL", raising=False)
+
+    assert main([verb, "app.py"]) == 2
+
+    assert capsys.readouterr().err == (
+        "echomq-worker: 'app.py': expected MODULE:ATTR, a module's name and not a file, such as app:worker\n"
+    )
+
+
 def test_a_package_is_a_module_too(folder: Path) -> None:
     """Dotted names work, with or without an __init__."""
     (folder / "cli_app_pkg").mkdir()

@@ -1,0 +1,195 @@
+"""The whole tree of commands: each helps with an example, and each refuses what it cannot use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from echomq_worker.cli import main
+from echomq_worker.cli.app import make_app
+from tests.edges.test_cli_asking import FULL
+from tests.support.cli import ID, Cli, Keyspace, cli, keyspace
+from tests.support.plain import GROUP, QUEUE
+
+__all__ = ["cli", "keyspace"]
+
+# A line of each command that is right; what is tried are its parameters, each with what it must refuse.
+TARGET = "examples.two_queues:worker"
+RIGHT: dict[str, tuple[str, ...]] = {
+    "run": (TARGET,),
+    "demo": (),
+    "enqueue": (QUEUE, "{}"),
+    "events": (QUEUE,),
+    "check": (TARGET,),
+    "acl": ("worker",),
+    "conformance": (),
+    "ping": (),
+    "repeat add": (QUEUE, "daily", "1000", "{}"),
+    "repeat list": (QUEUE,),
+    "repeat cancel": (QUEUE, "daily"),
+    "queue stats": (QUEUE,),
+    "queue list": (),
+    "queue pause": (QUEUE,),
+    "queue resume": (QUEUE,),
+    "queue drain": (QUEUE, "--yes"),
+    "queue obliterate": (QUEUE, "--yes", "--force"),
+    "queue limit": (QUEUE, "5"),
+    "queue rate": (QUEUE, "5", "1000"),
+    "queue audit": (QUEUE, "--repair", "--yes"),
+    "queue stalled": (QUEUE, "--yes"),
+    "dead list": (QUEUE,),
+    "dead show": (QUEUE, ID),
+    "dead requeue": (QUEUE, ID),
+    "dead delete": (QUEUE, ID, "--yes"),
+    "dead trim": (QUEUE, "--max-count", "0", "--yes"),
+    "job show": (QUEUE, ID),
+    "job list": (QUEUE,),
+    "job cancel": (QUEUE, ID),
+    "job remove": (QUEUE, ID, "--yes"),
+    "job reprocess": (QUEUE, ID),
+    "job update": (QUEUE, ID, "{}"),
+    "job progress": (QUEUE, ID, "50"),
+    "job logs": (QUEUE, ID),
+    "job log": (QUEUE, ID, "a line"),
+    "lane list": (QUEUE,),
+    "lane pause": (QUEUE, GROUP),
+    "lane resume": (QUEUE, GROUP),
+    "lane limit": (QUEUE, GROUP, "1"),
+    "lane weight": (QUEUE, GROUP, "1"),
+    "lane reassign": (QUEUE, ID, GROUP),
+    "lane drain": (QUEUE, GROUP, "--yes"),
+    "lane reap": (QUEUE, GROUP),
+    "flow add": ("missing.json",),
+    "flow show": (QUEUE, ID),
+}
+# By what the help calls a value. Of a name, its own name is shown too where the word stands for several kinds.
+WRONG: dict[str, tuple[str, ...]] = {
+    "EVERY_MS": ("0", "-5", "often"),
+    "FILE": ("missing.json", "."),
+    "FORMAT": ("xml",),
+    "GROUP": ("",),
+    "ID": ("JOB1", ""),
+    "KEY": ("",),
+    "LEVEL": ("loud",),
+    "MAX|none": ("0", "-1", "many"),
+    "MODULE:ATTR": ("app", "app.py", ":worker"),
+    "MS": ("-1", "soon"),
+    "N": ("-1", "many"),
+    "N|none": ("-1", "many"),
+    "NAME": ("",),
+    "QUEUE": ("bad queue", "emq", ""),
+    "ROLE...": ("nobody",),
+    "STATE": ("lost", ""),
+    "TEXT": ("",),
+    "TIME": ("tomorrow", "2030-01-01T00:00:00"),
+    "URL": ("nonsense", "redis://", "http://localhost"),
+    "W": ("0", "heavy"),
+    "WHAT": ("nothing",),
+    "WINDOW_MS": ("0", "soon"),
+}
+# Any text is one.
+FREE = {"LINE", "PAYLOAD|-", "VALUE"}
+# Looked at when its module is there and signals are caught: tests/edges/test_cli_run.py has it.
+ELSEWHERE = {("run", "QUEUE")}
+
+
+@pytest.fixture(autouse=True)
+def one_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tree is made once and not for every line: it takes longer than what is tried."""
+    monkeypatch.setattr("echomq_worker.cli.app.typer.main.get_command", lambda _app: tree())
+
+
+@cache
+def tree() -> Any:
+    """The root of the commands."""
+    return get_command(make_app())
+
+
+def leaves() -> dict[str, Any]:
+    """Every command by its words."""
+
+    def below(group: Any, words: str) -> Iterator[tuple[str, Any]]:
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                yield from below(command, f"{words}{name} ")
+            else:
+                yield f"{words}{name}", command
+
+    return dict(below(tree(), ""))
+
+
+def groups() -> list[str]:
+    """Every group of commands, the root as ''."""
+    return ["", *sorted({name.split()[0] for name in leaves() if " " in name})]
+
+
+def values_of(command: Any) -> list[Any]:
+    """Its parameters that take a value."""
+    return [one for one in command.params if one.metavar and not one.hidden]
+
+
+def wrong_lines(name: str, command: Any) -> Iterator[tuple[str, ...]]:
+    """A line for each wrong value of each parameter, the rest of it right."""
+    right = RIGHT[name]
+    arguments = [one for one in values_of(command) if one.param_type_name == "argument"]
+    for one in values_of(command):
+        if one.metavar in FREE or (name, one.metavar) in ELSEWHERE:
+            continue
+        for value in WRONG[one.metavar]:
+            if one.param_type_name == "option":
+                yield (*name.split(), *right, one.opts[0], value)
+                continue
+            place = arguments.index(one)
+            options = [word for word in right if word.startswith("--")]
+            words = [word for word in right if not word.startswith("--")]
+            words[place:] = ["--", *words[:place], value, *words[place + 1 :]][place + 1 :]
+            yield (*name.split(), *options, "--", *words)
+    yield (*name.split(), *right, "--no-such-option")
+    yield (*name.split(), *right, *["one word more"] * (8 if name not in {"acl", "events", "queue stats"} else 1))
+
+
+def test_every_command_is_tried() -> None:
+    """A command that is new needs a right line above, and a value of a new kind a wrong one."""
+    assert sorted(leaves()) == sorted(RIGHT)
+    known = {*WRONG, *FREE}
+    for name, command in leaves().items():
+        assert {one.metavar for one in values_of(command)} <= known, name
+
+
+@pytest.mark.parametrize("name", sorted(RIGHT))
+def test_what_it_cannot_use_is_2_in_one_line_and_changes_nothing(cli: Cli, keyspace: Keyspace, name: str) -> None:
+    """Each parameter with each wrong value, an option that is none, a word too many: before anything is done."""
+    keyspace.put(FULL)
+    before = keyspace.dump()
+
+    for line in wrong_lines(name, leaves()[name]):
+        code, out, err = cli(*line)
+        assert (code, out, err.count("\n"), err[:15]) == (2, "", 1, "echomq-worker: "), (line, code, out, err)
+        assert keyspace.dump() == before, line
+
+
+@pytest.mark.parametrize("name", sorted(RIGHT))
+def test_its_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line that begins with the command itself."""
+    assert main([*name.split(), "--help"]) == 0
+
+    text = " ".join(capsys.readouterr().out.split())
+    assert re.search(rf"Examples?: .*\bechomq-worker {name}\b", text), text
+
+
+@pytest.mark.parametrize("group", groups())
+def test_no_summary_is_cut(group: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On 80 columns each is one whole sentence."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([*group.split(), "--help"]) == 0
+
+    text = capsys.readouterr().out
+    names = {name.removeprefix(group).split()[0] for name in leaves() if name.startswith(group)}
+    said = text[text.index("Commands:") :].split("\n\n")[0].splitlines()[1:]
+    assert {line.split()[0] for line in said} == names
+    assert [line for line in said if not line.endswith(".") or line.endswith("...")] == []
