@@ -1,5 +1,5 @@
 """The random driver over every control: lanes with limits, pauses and weights, an operator, flows in and across queues
-with two Pumps, dedup, expiry, cancellation, the counting sweep, and the foreign worker still beside.
+with two Pumps, dedup, expiry, cancellation, repeats, rates, readiness tokens, and the foreign worker still beside.
 
 Source: issue "Every control"; protocol sections 4 to 6. A longer run:
 `python -m tests.support.driver --controls --steps 500000 --seed 1`.
@@ -11,20 +11,96 @@ import pytest
 
 from tests.support.driver import Failure, driver
 from tests.support.driver_kinds import CONTROLS
-from tests.support.driver_wire import Mutation
+from tests.support.driver_wire import Mutation, sources
 
-STEPS = 30_000
+STEPS = 15_000
 SEED = 1
+# With it each fault below shows early.
+FAULT_SEED = 3
+
+# What is broken, and the kinds of violation that may say so.
+FAULTS = {
+    "a child counts twice for its parent": (
+        Mutation("include/flow", "redis.call('HSETNX', key .. ':processed', child, result) == 0", "false"),
+        {"processed", "decrements", "dependencies", "released-early"},
+    ),
+    "a release wakes nobody": (Mutation("release", "wake_flat(p, flat)", ""), {"asleep"}),
+    "what is due or has run out wakes nobody": (Mutation("include/recovery", "wake_flat(p, #flat)", ""), {"asleep"}),
+    "a queue that is resumed wakes nobody": (Mutation("queue_resume", "wake_flat(p, waiting)", ""), {"asleep"}),
+    "a ceiling that opens wakes nobody": (Mutation("include/endings", "wake_flat(p, freed)", ""), {"asleep"}),
+    "a lane that is offered wakes nobody": (Mutation("include/lane", "  wake_lane(p)\nend", "end"), {"asleep"}),
+    "a claim takes the tokens of what it leaves": (
+        Mutation("claim_many", "local idle = short and", "local idle = true or short and"),
+        {"cleared"},
+    ),
+    "tokens are not trimmed": (
+        Mutation("include/lane", "if length > TOKENS then redis.call('LTRIM', key, 0, TOKENS - 1) end", ""),
+        {"tokens"},
+    ),
+    "tokens stay for ever": (Mutation("include/lane", "redis.call('PEXPIRE', ready, READY_MS)", ""), {"tokens"}),
+    "a claim keeps to no rate": (Mutation("claim_many", "    room = left\n", ""), {"rate", "why"}),
+    "a window counts one claim": (
+        Mutation("claim_many", "redis.call('INCRBY', p .. 'limiter', claim.count)", ""),
+        {"rate"},
+    ),
+    "a window has no end": (
+        Mutation("claim_many", "claim.count, 'PX', math.floor(tonumber(meta[4])))", "claim.count)"),
+        {"rate"},
+    ),
+    "a batch is the newest": (
+        Mutation(
+            "claim_batch", "redis.call('ZRANGE', KEYS[1], 0, size - 1)", "redis.call('ZRANGE', KEYS[1], -size, -1)"
+        ),
+        {"batch"},
+    ),
+    "a weighted turn knows no limit": (
+        Mutation("lane_claim_weighted", "math.min(weight, depth, room, 1000)", "math.min(weight, depth, 1000)"),
+        {"turn"},
+    ),
+    "a keeper of many has no fence": (
+        Mutation("extend_locks", "is_stale(row[1], row[2], token)", "false"),
+        {"answer"},
+    ),
+    "a look knows no limit": (Mutation("look", "  if tonumber(limit) then", "  if false then"), {"look"}),
+    "progress is only told": (
+        Mutation("update_progress", "redis.call('HSET', KEYS[1], 'progress', ARGV[1])", ""),
+        {"control-fields"},
+    ),
+    "a lane is no place": (
+        Mutation("include/standing", "if row[2] then places[2] = {name = 'lane', group = row[2]} end", ""),
+        {"where"},
+    ),
+    "an id is admitted twice in a call": (Mutation("enqueue_many", "seen[id] or (taken", "(taken"), {"enqueue"}),
+    "a repeat fires for each Pump": (
+        Mutation("repeat_fire", "redis.call('ZADD', KEYS[1], 'XX', next_at, name)", ""),
+        {"answer", "registry"},
+    ),
+    "a repeat leaves its grid": (Mutation("repeat_fire", "if record[3] then", "if false then"), {"answer", "registry"}),
+    "a repeat takes an id that stands": (
+        Mutation("repeat_fire", "elseif taken[id] then", "elseif false then"),
+        {"answer"},
+    ),
+    "a cancelled repeat keeps its record": (
+        Mutation("repeat_cancel", "redis.call('DEL', KEYS[2])", ""),
+        {"registry", "answer"},
+    ),
+}
 
 
+@pytest.mark.timeout(300)
 def test_every_promise_is_kept() -> None:
-    """A parent is released once, when all its children have reported; in the end nothing is left or stuck."""
+    """A parent is released once, when all its children have reported; nobody sleeps while there is work; in the end
+    nothing is left or stuck. Every script of the package is among what was called.
+    """
     with driver(kind=CONTROLS) as made:
         made.run(STEPS, SEED)
+        assert made.unused & {name for name in sources() if ":" not in name} == set()
 
 
-def test_a_fault_in_a_flow_is_found() -> None:
-    """A child that counts twice for its parent turns a run red."""
-    twice = Mutation("include/flow", "redis.call('HSETNX', key .. ':processed', child, result) == 0", "false")
-    with driver([twice], kind=CONTROLS) as made, pytest.raises(Failure):
-        made.run(STEPS, SEED)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_a_script_is_found(fault: str) -> None:
+    """A run is red with each of these faults in a script, and says why."""
+    mutation, kinds = FAULTS[fault]
+    with driver([mutation], kind=CONTROLS) as made, pytest.raises(Failure) as found:
+        made.run(30_000, FAULT_SEED)
+    assert found.value.violation.kind in kinds

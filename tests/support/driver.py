@@ -76,6 +76,11 @@ class Driver:
         self._scripts = Scripts(self._pipe, {**texts, **kind.texts})
         self._queues = itertools.count()
 
+    @property
+    def unused(self) -> set[str]:
+        """The names of the scripts that were not called yet."""
+        return self._scripts.unused
+
     def close(self) -> None:
         """Close the connection."""
         self._pipe.close()

@@ -26,12 +26,12 @@ for i = 1, tonumber(ARGV[at]) do lanes[i] = redis.call('ZRANGE', p .. 'g:' .. AR
 for i = at + tonumber(ARGV[at]) + 1, #ARGV do
   local key = p .. 'job:' .. ARGV[i]
   local row = redis.call('HMGET', key, 'dedup', 'cancel', 'expires_at', 'parent', 'parent_queue', 'parent_policy',
-    'children', 'payload')
-  row[9] = redis.call('GET', key .. ':dependencies')
-  row[10] = redis.call('EXISTS', key .. ':lock')
-  row[11] = redis.call('LLEN', key .. ':logs')
+    'children', 'payload', 'progress')
+  row[10] = redis.call('GET', key .. ':dependencies')
+  row[11] = redis.call('EXISTS', key .. ':lock')
+  row[12] = redis.call('LLEN', key .. ':logs')
   for j, name in ipairs({'processed', 'failed', 'unsuccessful'}) do
-    row[11 + j] = redis.call('HGETALL', key .. ':' .. name)
+    row[12 + j] = redis.call('HGETALL', key .. ':' .. name)
   end
   rows[#rows + 1] = row
 end
@@ -63,8 +63,8 @@ def check(model: ControlModel, jobs: Sequence[ControlJob], reply: list[Any]) -> 
 def _check_row(job: ControlJob, row: list[Any]) -> None:
     if not job.row:
         return
-    dedup, cancel, expires, parent, queue, policy, children, payload = row[:8]
-    told = [dedup, cancel, parent, queue, policy, children, payload]
+    dedup, cancel, expires, parent, queue, policy, children, payload, progress = row[:9]
+    told = [dedup, cancel, parent, queue, policy, children, payload, progress]
     right = [
         _bytes(job.dedup),
         _bytes(job.cancel),
@@ -73,6 +73,7 @@ def _check_row(job: ControlJob, row: list[Any]) -> None:
         _bytes(job.policy),
         _bytes(job.kin_text or None),
         job.payload,
+        _bytes(job.progress),
     ]
     require(told == right, "control-fields", f"{job.id}: {told}, expected {right}")
     require((expires is not None) == job.expires, "expiry", f"{job.id} expires at {expires}, expected {job.expires}")
@@ -81,7 +82,7 @@ def _check_row(job: ControlJob, row: list[Any]) -> None:
 
 
 def _check_beside(job: ControlJob, row: list[Any]) -> None:
-    out, locked, logs, *told = row[8:]
+    out, locked, logs, *told = row[9:]
     right_out = None if job.out is None else str(job.out).encode()
     require(out == right_out, "dependencies", f"{job.id} waits for {out}, expected {job.out}")
     require(locked == job.locked, "lock", f"{job.id} is marked as held: {bool(locked)}, expected {job.locked}")

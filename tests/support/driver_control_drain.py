@@ -16,6 +16,7 @@ from tests.support.driver_control_job import SPAN, ControlJob, number_of
 from tests.support.driver_controls import ControlWorld
 from tests.support.driver_model import GROUPS, MAX_CRASHES, WORKERS, require
 from tests.support.driver_realm import Realm
+from tests.support.driver_repeats import NAMES
 from tests.support.driver_trips import Calls
 from tests.support.driver_wire import pack
 from tests.support.driver_world import READ, Turn
@@ -26,7 +27,7 @@ _EVERYTHING = 200
 _REASON = re.compile(
     rf"boom|stalled|expired|cancelled: .+|child JOB\d{{11}} died: .+|crashed: {MAX_CRASHES} claims in a row never ended"
 )
-_NEVER = {"pending", "active", "schedule", "ring", "gactive", "paused", "flow:outbox"}
+_NEVER = {"pending", "active", "schedule", "ring", "gactive", "paused", "flow:outbox", "repeat", "limiter"}
 
 
 def drain(realm: Realm) -> Turn:
@@ -53,6 +54,11 @@ def _open(realm: Realm) -> Turn:
             yield from realm.execute((q, "unlimit", group))
         yield from realm.execute((q, "halt", 0))
         yield from realm.execute((q, "ceiling", 0))
+        yield from realm.execute((q, "rate", 0))
+        for p in range(2):
+            yield from realm.execute((q, "rcrash", p))
+        for name in NAMES:
+            yield from realm.execute((q, "unregister", name))
 
 
 def _add_all(realm: Realm) -> Turn:
@@ -171,7 +177,8 @@ def _nothing_left(world: ControlWorld) -> Turn:
     strays = {
         name
         for name in left - _NEVER - rows - parked
-        if name.startswith(("g:", "de:")) or (name.startswith("job:") and name.rpartition(":")[0] not in rows)
+        if name.startswith(("g:", "de:", "repeat:"))
+        or (name.startswith("job:") and name.rpartition(":")[0] not in rows)
     }
     require(not strays and not left & _NEVER, "litter", f"there is still {sorted(strays | (left & _NEVER))}")
     if keys:

@@ -39,6 +39,7 @@ class ControlJob(Job):
     haunted: bool = False
     locked: bool = False
     logs: int = 0
+    progress: str | None = None
     out: int | None = None
     processed: dict[str, bytes] = field(default_factory=dict)
     failed: dict[str, bytes] = field(default_factory=dict)
@@ -76,7 +77,7 @@ class ControlJob(Job):
     def fresh(self, payload: bytes | None, state: str, *, bare: bool = False) -> None:
         """A new row under this id. What hangs on it from before stays."""
         Job.fresh(self, payload, state, bare=bare)
-        self.dedup = self.cancel = self.parent = self.policy = None
+        self.dedup = self.cancel = self.parent = self.policy = self.progress = None
         self.expires = self.expired = self.mute = self.excused = self.released = False
         self.parent_queue = self.kin_text = ""
         self.children = frozenset()

@@ -323,6 +323,7 @@ class ControlModel(Model):
         """Nothing of the queue is left."""
         for job in self.every():
             assert isinstance(job, ControlJob)
+            self.excuse(job)
             job.put()
             job.row, job.group, job.held, job.state, job.loose = False, None, None, "", False
             job.wipe()

@@ -13,7 +13,10 @@ from tests.support.driver_control_job import FIRST_OF, QUEUES, SPAN, ControlJob
 from tests.support.driver_flows import Tree
 from tests.support.driver_model import GROUPS, WORKERS
 from tests.support.driver_realm import ERASED, Realm
+from tests.support.driver_repeats import NAMES
+from tests.support.driver_scenes import SCENES
 from tests.support.driver_steps import Dice
+from tests.support.driver_tokens import TOKENS
 from tests.support.driver_world import READ, Step
 
 _POPULATION = (10, 8, 5)
@@ -48,8 +51,25 @@ _OURS = (
     ("pcrash", 2),
     ("late", 2),
     ("renew", 2),
+    ("flood", 1),
+    ("progress", 2),
+    ("look", 4),
+    ("where", 2),
+    ("scene", 2.5),
+    ("weight", 1),
+    ("pop", 6),
+    ("knock", 0.3),
+    ("rate", 1),
+    ("window", 1),
+    ("register", 1.5),
+    ("unregister", 0.4),
+    ("advance", 0.5),
+    ("tick", 4),
+    ("ring", 9),
+    ("rcrash", 0.5),
 )
-_FOREIGN = (("fstall", 2.0), ("garble", 0.6))
+_FOREIGN = (("fstall", 2.0), ("garble", 0.6), ("fbatch", 2.0), ("fwclaim", 2.0), ("fhold", 1.0))
+_PERIODS_MS = (500, 1_000, 2_500)
 # How often it is looked whether something rare can be done now.
 _KEEN = 0.15
 
@@ -99,6 +119,25 @@ class ControlDice:
             "pcrash": lambda q: (q, "pcrash", self._random.randrange(2)),
             "late": self._late,
             "renew": self._renew,
+            "flood": lambda q: (q, "flood", self._flood(q)),
+            "progress": lambda q: (q, "progress", self._any(q), self._random.randrange(101)),
+            "look": lambda q: (q, "look", self._random.choice((1, 3, 10, 100))),
+            "where": lambda q: (q, "where", self._any(q)),
+            "scene": self._scene,
+            "weight": lambda q: (q, "weight", self._random.choice(GROUPS), self._random.choice((1, 2, 4))),
+            "pop": lambda q: (q, "pop", self._random.randrange(WORKERS)),
+            "knock": lambda q: (q, "knock", self._random.choice(("", *GROUPS)), TOKENS + 2),
+            "rate": lambda q: (q, "rate", self._random.choice((0, 0, 3, 9))),
+            "window": lambda q: (q, "window"),
+            "register": self._register,
+            "unregister": lambda q: (q, "unregister", self._random.choice(NAMES)),
+            "advance": lambda q: (q, "advance", self._random.choice(NAMES), self._random.choice(_PERIODS_MS)),
+            "tick": lambda q: (q, "tick", self._random.choice((1, 300, 1_000, 4_000))),
+            "ring": lambda q: (q, "ring", self._random.randrange(2), self._flood(q)),
+            "rcrash": lambda q: (q, "rcrash", self._random.randrange(2)),
+            "fbatch": lambda q: (q, "fbatch", self._random.choice((1, 2, 5))),
+            "fwclaim": lambda q: (q, "fwclaim"),
+            "fhold": self._fhold,
             "fstall": lambda q: (q, "fstall", self._random.choice((1, 2, 3))),
             "garble": self._garble,
         }
@@ -108,12 +147,15 @@ class ControlDice:
         if self._planned and self._random.random() < 0.7:
             return self._planned.pop(0)
         (q,) = self._random.choices(range(QUEUES), weights=_OFTEN)
+        left = self._realm.queues[q].rate.left
+        if left is not None and left < 1 and self._random.random() < 0.2:
+            return (q, "window")
         rare = self._random.random() < _KEEN and self._rare(q)
         if rare:
             return rare
         if self._random.random() >= _PLAIN:
             (verb,) = self._random.choices(self._verbs, weights=self._shares)
-            if verb not in {"add", "fadd", "park"} or not self._crowded(q):
+            if verb not in {"add", "fadd", "park", "flood", "ring"} or not self._crowded(q):
                 return self._draws[verb](q)
         step = self._dice[q].draw()
         if step[0] == "settle":
@@ -138,7 +180,7 @@ class ControlDice:
     def _any(self, q: int) -> int:
         jobs = self._jobs(q)
         standing = [job for job in jobs if job.row]
-        return self._one(standing if standing and self._random.random() < 0.95 else jobs)
+        return self._one(standing if standing and self._random.random() < 0.9 else jobs)
 
     def _dead(self, q: int) -> int:
         dead = [job for job in self._jobs(q) if job.state == "dead"]
@@ -229,6 +271,28 @@ class ControlDice:
         self._planned += [(job.n // SPAN, "fend", "c", job.n, 0, 0) for parent, job in abroad if parent == n]
         self._planned += [(0, "again!", k), *[(0, "more", k)] * 4]
         return (n // SPAN, "erase", n, "force")
+
+    def _flood(self, q: int) -> tuple[int, ...]:
+        """A few numbers, now and then one that was there before, or one twice."""
+        numbers = tuple(self._dice[q].number() for _ in range(self._random.choice((1, 2, 3))))
+        return (*numbers, numbers[0]) if self._random.random() < 0.1 else numbers
+
+    def _scene(self, q: int) -> Step:
+        """Everybody parks, no token is left, and then something becomes free."""
+        numbers = tuple(job.n for job in self._jobs(q))
+        first, *rest = self._random.choice(SCENES)(q, numbers, tuple(self._dice[q].fresh() for _ in range(3)))
+        self._planned += rest
+        return first
+
+    def _register(self, q: int) -> Step:
+        every, first = self._random.choice(_PERIODS_MS), self._random.choice((0, 0, 700))
+        fixed, update = self._random.randrange(2), self._random.randrange(2)
+        return (q, "register", self._random.choice(NAMES), every, first, fixed, update)
+
+    def _fhold(self, q: int) -> Step:
+        held = [job.n for job in self._jobs(q) if job.tokens]
+        some = self._random.sample(held, min(len(held), 3))
+        return (q, "fhold", tuple((n, self._random.choice((0, 0, 1))) for n in some))
 
     def _garble(self, q: int) -> Step:
         """Both Pumps find what is no entry."""

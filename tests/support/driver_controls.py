@@ -16,9 +16,9 @@ from echomq_worker.operate import removal, revival
 from tests.support.driver_audit import PAST
 from tests.support.driver_control_audit import KEYS_OF_DEDUP
 from tests.support.driver_control_job import ControlJob
-from tests.support.driver_flows import FlowWorld
 from tests.support.driver_foreign import FAR_MS
 from tests.support.driver_model import Hold, Job, Sent, Worker, require
+from tests.support.driver_repeats import RepeatWorld
 from tests.support.driver_trips import SCRIPTS, Calls
 from tests.support.driver_wire import pack
 from tests.support.driver_world import LEASE_MS, Turn
@@ -26,7 +26,7 @@ from tests.support.driver_world import LEASE_MS, Turn
 _SETS = ("pending", "active", "schedule", "dead")
 
 
-class ControlWorld(FlowWorld):
+class ControlWorld(RepeatWorld):
     """A queue with every control, one of several that flows join."""
 
     def __init__(self, queue: str, scripts: Any, realm: Any) -> None:
@@ -245,6 +245,7 @@ class ControlWorld(FlowWorld):
 
     def weight(self, group: str, share: int) -> Turn:
         """A lane's share per turn."""
+        self.weights[group] = share
         yield from self.plainly("lane_weight", (self.keys.gweight,), (group, share))
 
     def lane_drain(self, group: str) -> Turn:
@@ -322,14 +323,12 @@ class ControlWorld(FlowWorld):
         heard = sorted(self.death_in(entry) for entry in rest)
         require(heard == deaths, "obliterated", f"deaths told: {heard}, expected {deaths}")
         model.forget()
+        self.weights.clear()
+        self.records.clear()
         (keys,) = yield [pack(("KEYS", f"emq:[{{]{self.keys.queue}[}}]:*"))]
         require(not keys, "obliterated", f"there is still {keys}")
 
     # -- how
-
-    def known(self, n: int) -> ControlJob | None:
-        """The job of that number, where there is something of it."""
-        return self.model.kin(n) if n in self.model.jobs else None
 
     def plainly(self, name: str, keys: Sequence[str], values: Sequence[Any]) -> Turn:
         """A script that answers 1."""

@@ -69,7 +69,7 @@ class FlowWorld(ForeignFlows):
             "pcrash": self.pump_crash,
             "garble": self.garble,
         }
-        self.effects: dict[str, Callable[[list[str], list[str]], int | str]] = {
+        self.effects: dict[str, Callable[[list[str], list[str]], Any]] = {
             "flow_hold": self._hold,
             "flow_child": self._child,
             "flow_deliver": self._deliver,
@@ -89,13 +89,21 @@ class FlowWorld(ForeignFlows):
             self.scripts("audit", (), driver_audit.ask(model, self.keys.base)),
             self.scripts("audit:controls", (), asked),
         ]
-        seen, beside = yield calls
+        seen, beside, *more = yield [*calls, *self.looks()]
         self.sound(seen)
         self.sound(beside)
         model.look = False
         driver_audit.check(model, driver_audit.read(model, seen))
         driver_control_audit.check(model, jobs, beside)
+        self.looked(more)
         model.met = None
+
+    def looks(self) -> list[Packed]:
+        """What else a look at the queue asks."""
+        return []
+
+    def looked(self, replies: list[Any]) -> None:
+        """Raise Violation where a reply to that is not as it must be."""
 
     # -- the package's code
 

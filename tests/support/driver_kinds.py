@@ -15,7 +15,9 @@ from tests.support.driver_control_steps import ControlDice
 from tests.support.driver_flow_foreign import FOREIGN_FLOWS
 from tests.support.driver_foreign import Everybody
 from tests.support.driver_realm import Realm
+from tests.support.driver_repeats import REPEAT_LOOK
 from tests.support.driver_steps import POPULATION, Dice
+from tests.support.driver_tokens import TOKEN_LOOK
 from tests.support.driver_wire import Scripts
 from tests.support.driver_world import Turn
 
@@ -43,5 +45,5 @@ CONTROLS = Kind(
     Realm,
     lambda seed, realm, foreign, crowded: ControlDice(seed, realm, foreign, crowd=_CROWD if crowded else 1),
     driver_control_drain.drain,
-    {"audit:controls": LOOK, **FOREIGN_FLOWS},
+    {"audit:controls": LOOK, "audit:tokens": TOKEN_LOOK, "audit:repeats": REPEAT_LOOK, **FOREIGN_FLOWS},
 )

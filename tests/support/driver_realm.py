@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.support.driver_control_job import QUEUES, SPAN, ControlJob
 from tests.support.driver_control_model import ControlModel
-from tests.support.driver_controls import ControlWorld
 from tests.support.driver_flows import Producer
+from tests.support.driver_tokens import TokenWorld
 from tests.support.driver_world import Step, Turn
 
 ERASED = QUEUES - 1
@@ -24,7 +24,7 @@ class Realm:
     def __init__(self, name: str, scripts: Any) -> None:
         self.models: dict[str, ControlModel] = {}
         self.producers = (Producer(), Producer())
-        self.queues = [ControlWorld(f"{name}{letter}", scripts, self) for letter in "abc"[:QUEUES]]
+        self.queues = [TokenWorld(f"{name}{letter}", scripts, self) for letter in "abc"[:QUEUES]]
         self.worlds = {world.keys.queue: world for world in self.queues}
 
     def job(self, n: int) -> ControlJob:
@@ -34,7 +34,7 @@ class Realm:
     def execute(self, step: Step) -> Turn:
         """Do one step; raises Violation."""
         q, verb, *values = step
-        yield from self.queues[q].handlers[verb](*values)
+        yield from self.queues[q].step(verb, values)
         for world in self.queues:
             if world.model.look:
                 yield from world.audit()

@@ -115,7 +115,10 @@ class Scripts:
 
     def __init__(self, pipe: Pipe, texts: Mapping[str, str]) -> None:
         self._digests = {name: pipe.call("SCRIPT", "LOAD", text) for name, text in texts.items()}
+        self.unused = set(self._digests)
+        """The names of those that were never sent."""
 
     def __call__(self, name: str, keys: Sequence[str], values: Sequence[Any]) -> Packed:
         """One call of a script, packed."""
+        self.unused.discard(name)
         return pack(("EVALSHA", self._digests[name], len(keys), *keys, *values))

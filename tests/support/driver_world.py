@@ -142,10 +142,14 @@ class World:
             worker.receipt = Receipt(number, random, tuple((hold.job, hold.job.token) for hold in holds))
         if model.ceiling:
             require(not rows or busy + len(rows) <= model.ceiling, "ceiling", f"{busy} in hand, {len(rows)} more")
-        elif len(rows) < asked and not model.halted:
+        elif self.short(len(rows), asked) and not model.halted:
             model.met = {group for group in moved if group} | ({"suspects"} if why == "suspects" else set())
             model.look = True
         return holds
+
+    def short(self, taken: int, asked: int) -> bool:
+        """Whether a claim had slots left that it might have filled."""
+        return taken < asked
 
     def _taken(self, row: list[Any], random: str, why: str) -> Hold:
         model = self.model
