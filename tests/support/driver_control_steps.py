@@ -92,7 +92,10 @@ class ControlDice:
         shares = [*_OURS, *((verb, share * foreign) for verb, share in _FOREIGN)]
         self._verbs = [verb for verb, _ in shares]
         self._shares = [share for _, share in shares]
-        self._draws: dict[str, Callable[[int], Step]] = {
+        self._draws = {**self._of_an_operator(), **self._of_all_others()}
+
+    def _of_an_operator(self) -> dict[str, Callable[[int], Step]]:
+        return {
             "park": self._park,
             "forget": lambda q: (q, "forget", 1 + self._random.randrange(len(KEYS_OF_DEDUP))),
             "spoil": lambda q: (q, "spoil", self._some(q, lambda job: job.row and job.expires)),
@@ -110,6 +113,10 @@ class ControlDice:
             "requeue": lambda q: (q, "requeue", self._random.choice((1, 3, 50)), self._random.randrange(2)),
             "bin": lambda q: (q, "bin", self._random.choice((1, 3))),
             "obliterate": lambda q: (ERASED, "obliterate"),
+        }
+
+    def _of_all_others(self) -> dict[str, Callable[[int], Step]]:
+        return {
             "add": self._add,
             "more": lambda q: (0, "more", self._busy()),
             "die": lambda q: (0, "die", self._busy()),
