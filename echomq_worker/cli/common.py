@@ -221,7 +221,20 @@ def settings_for(url: str | None, **flags: object) -> Settings:
     """The settings with the flags of a command over them. Raises ConfigError."""
     from echomq_worker.settings import load_settings
 
+    if url is not None and _has_password(url):
+        note("warning: --url shows its password to everybody who can list processes, ECHOMQ_URL does not")
     return load_settings({"url": url, **flags})
+
+
+def _has_password(url: str) -> bool:
+    from urllib.parse import parse_qs, urlsplit
+
+    try:
+        parts = urlsplit(url)
+        return bool(parts.password) or any("password" in name for name in parse_qs(parts.query))
+    except ValueError:
+        # Whoever reads it next says what is wrong with it.
+        return False
 
 
 def prepared(url: str | None, *queues: str) -> Settings:
