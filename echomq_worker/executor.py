@@ -37,6 +37,7 @@ from typing import Any, Protocol
 
 from echomq_worker.handlers import Bound
 from echomq_worker.job import LEASE_LOST, TIMEOUT, Job, JobCancelled, cancel
+from echomq_worker.logs import current_job
 from echomq_worker.options import Limits
 from echomq_worker.outcome import COMPLETE, Abandoned, Judge, Outcome, not_started, passes, take_off
 from echomq_worker.threads import Raised, Threads
@@ -123,6 +124,8 @@ class Executor:
                 outcome = Abandoned(LEASE_LOST)
         if self._watched and _differs(copy_context(), before):
             self._watched = False
+            # It is kept from now on, the job in it is not.
+            before.run(current_job.set, None)
             self._call = partial(_apart, before, self._announce, self._call)
         return outcome
 

@@ -20,6 +20,7 @@ from anyio.abc import TaskGroup
 from echomq_worker.clock import Clock
 from echomq_worker.errors import EchoMQError
 from echomq_worker.job import Job
+from echomq_worker.logs import current_job
 
 # Runners whose jobs never suspend give the event loop a turn after so long, all of them together.
 TURN_MS = 5.0
@@ -194,6 +195,8 @@ class Slots(Generic[T, R]):
     async def _run(self) -> None:
         jobs, running, clock = self._jobs, self.running, self._clock
         loop, runner = asyncio.get_running_loop(), asyncio.current_task()
+        job: T | None
+        outcome: R | None
         while not self._closing:
             self._called -= 1
             while jobs:
@@ -220,6 +223,9 @@ class Slots(Generic[T, R]):
                 running.discard(job)
                 self._on_end(job, outcome)
             if not self._closing:
+                # Who waits keeps no payload: neither in this frame nor, as the job that runs, in this context.
+                job = outcome = None
+                current_job.set(None)
                 waiter = loop.create_future()
                 self._idle.append(waiter)
                 await waiter
