@@ -17,7 +17,7 @@ from echomq_worker.claims import Claimed, Claims
 from echomq_worker.clock import Clock
 from echomq_worker.connector import Wire
 from echomq_worker.degraded import Degraded
-from echomq_worker.errors import ServerError, Unreachable, WireError
+from echomq_worker.errors import CommandTimeout, ServerError, Unreachable, WireError
 from echomq_worker.job import LEASE_LOST, Job, ask, cancel
 from echomq_worker.journal import Journal
 from echomq_worker.keyspace import Keys
@@ -153,7 +153,11 @@ class Consumer:
                 swept = await self._recovery.sweep(replies[:swept_calls])
                 self._next_sweep_ms = now + self._beat_ms
         if claims and claimed is None:
-            raise replies[-1]
+            raise (
+                replies[-1]
+                if isinstance(replies[-1], Exception)
+                else CommandTimeout("a claim was answered a lease after it was sent")
+            )
         return Beat(swept, claimed)
 
     async def run(self) -> None:
@@ -194,7 +198,9 @@ class Consumer:
         return max(1.0, self._next_sweep_ms - self._clock.monotonic_ms())
 
     def _take(self, reply: Any, sent_ms: float) -> Claimed | None:
-        if isinstance(reply, Exception):
+        # This process stood still, or its connection, for a lease: others may have had what the reply brings. Unread it
+        # is like one that was lost, and the receipt tells the next claim what is still in hand.
+        if isinstance(reply, Exception) or self._clock.monotonic_ms() - sent_ms >= self._lease_ms:
             return None
         claimed = self.claims.read(reply)
         for id, reason in claimed.buried:

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from echomq_worker.degraded import SCRIPT_ERRORS
-from echomq_worker.errors import ServerError
+from echomq_worker.errors import CommandTimeout, ServerError
 from echomq_worker.job import LEASE_LOST
 from echomq_worker.options import Limits
 from echomq_worker.recovery import Swept
@@ -260,3 +260,30 @@ async def test_what_somebody_else_has_recovered_meanwhile_is_lost(url: str, raw:
         gate.gate.set()
         await wait_until(lambda: made.counts.get("done") == 1, "it is done")
     assert made.counts == {"lost": 1, "done": 1}
+
+
+async def test_a_claim_that_is_answered_a_lease_late_is_not_started(url: str, raw: Redis, server: ValkeyServer) -> None:
+    """A process that was frozen in between starts nothing that others may have had; what it still has, it runs."""
+    gate, clock, lease_ms = Gate(), ManualClock(), 60_000
+    taken, kept = await pending(raw, range(2))
+    async with (
+        Proxy(server.port) as proxy,
+        stand(proxy.url, gate.handler, clock=clock, limits=Limits(lease_ms=lease_ms)) as made,
+    ):
+        proxy.delay(100)
+        beat = asyncio.create_task(made.consumer.beat())
+        await wait_until(lambda: proxy.count(b"claimed:"), "the claim is on its way")
+        clock.advance(lease_ms)
+        with pytest.raises(CommandTimeout, match="a lease after it was sent"):
+            await beat
+        assert gate.began == []
+        proxy.delay(0)
+        # Somebody else has recovered one of them, and completed it.
+        await raw.zrem("emq:{q}:active", taken)
+        await raw.delete(f"emq:{{q}}:job:{taken}")
+        again = await made.consumer.beat()
+        assert again.claimed is not None
+        assert (again.claimed.why, [one.id for one in again.claimed.jobs]) == ("replayed", [kept])
+        gate.gate.set()
+        await wait_until(lambda: made.counts.get("done") == 1, "it is done")
+    assert gate.began == [kept]
