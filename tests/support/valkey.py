@@ -192,6 +192,8 @@ class ValkeyServer:
         command = [
             *(str(self._binary or find_binary()), "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""),
             *("--dir", str(self.directory), "--appendonly", "yes" if self._append_only else "no"),
+            # Written before it is answered: with `everysec` a busy disk may hold back what a kill then loses.
+            *("--appendfsync", "always"),
             # DEBUG SLEEP and DEBUG ERROR are faults that tests ask for.
             *("--enable-debug-command", "yes"),
             *(("--unixsocket", str(self.socket_path)) if self.socket_path else ()),
