@@ -83,24 +83,35 @@ def complaints(facts: ServerFacts) -> list[str]:
 
 
 async def _ask(settings: Settings) -> ServerFacts:
-    from echomq_worker.errors import EchoMQError
     from echomq_worker.keyspace import FENCE_KEY
 
     async with connected(settings) as connector:
-        try:
-            info = _read_info(await connector.call("INFO"))
-        except EchoMQError:
-            # A managed server may refuse it.
-            info = {}
+        # In a cluster: what the worst of its primaries says.
+        servers = await connector.nodes()
+        infos = [await _info(server) for server in servers]
+        policies = [await _policy(server, info) for server, info in zip(servers, infos, strict=True)]
+        known = [policy for policy in policies if policy is not None]
+        append_only = [info["aof_enabled"] == "1" for info in infos if "aof_enabled" in info]
+        versions = {info.get("valkey_version") or info.get("redis_version") or "unknown" for info in infos}
         fence = await connector.call("GET", FENCE_KEY)
         return ServerFacts(
             url=connector.url_safe,
-            version=info.get("valkey_version") or info.get("redis_version") or "unknown",
+            version=", ".join(sorted(versions)),
             fence=(fence or b"").decode("utf-8", "backslashreplace"),
             skew_ms=await connector.skew_ms(),
-            policy=await _policy(connector, info),
-            append_only=None if "aof_enabled" not in info else info["aof_enabled"] == "1",
+            policy=next((policy for policy in known if policy != _SAFE_POLICY), known[0] if known else None),
+            append_only=all(append_only) if append_only else None,
         )
+
+
+async def _info(server: Connector) -> dict[str, str]:
+    from echomq_worker.errors import EchoMQError
+
+    try:
+        return _read_info(await server.call("INFO"))
+    except EchoMQError:
+        # A managed server may refuse it.
+        return {}
 
 
 async def _policy(connector: Connector, info: dict[str, str]) -> str | None:

@@ -233,6 +233,13 @@ async def test_a_pool_and_the_commands(
         assert "3" in await asyncio.to_thread(said, "queue", "stats", queue)
         await asyncio.to_thread(said, "queue", "audit", queue)
     assert (await asyncio.to_thread(said, "ping")).startswith("pong from redis+cluster://")
+    last = cluster.owner("other")
+    _admin(last).config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        assert await asyncio.to_thread(main, ["check", "tests.support.app:worker"]) == 0
+        assert "maxmemory-policy is allkeys-lru" in capsys.readouterr().err
+    finally:
+        _admin(last).config_set("maxmemory-policy", "noeviction")
 
 
 async def test_the_fence_is_asked_of_its_owner_for_every_node(cluster: ValkeyCluster) -> None:
@@ -270,12 +277,19 @@ async def test_the_fence_is_asked_of_its_owner_for_every_node(cluster: ValkeyClu
     ],
 )
 def test_a_wrong_url_is_one_line(
-    cluster: ValkeyCluster, server: ValkeyServer, capsys: pytest.CaptureFixture[str], url: str, said: str, code: int
+    cluster: ValkeyCluster,
+    server: ValkeyServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    url: str,
+    said: str,
+    code: int,
 ) -> None:
     """What, where, what was expected; no secret in it; and the exit code of its kind, whichever node it names."""
     for node in cluster.servers if code == 2 and "{node}" in url else cluster.servers[:1]:
         ports = {"plain": server.port, "node": node.port, "nobody": free_port(), "nobody2": free_port()}
-        assert main(["queue", "stats", "jobs", "--url", url.format(**ports)]) == code
+        monkeypatch.setenv("ECHOMQ_URL", url.format(**ports))
+        assert main(["queue", "stats", "jobs"]) == code
         told = capsys.readouterr().err
         assert said in told
         assert told.count("\n") == 1
