@@ -48,6 +48,8 @@ def _worker(kind: str, seen: list[str]) -> Worker:
 async def test_an_idle_worker_holds_no_job(url: str, kind: str) -> None:
     """Twelve that ran at the same time, each in a runner of its own: when all are settled none of them is in memory,
     though their runners wait for the next.
+
+    Report 84 (taskforcesh/bullmq#2397).
     """
     seen: list[str] = []
     async with connect(url) as connector, running(_worker(kind, seen), url):

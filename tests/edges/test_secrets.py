@@ -79,6 +79,8 @@ def test_no_secret_reaches_a_log(log_format: str, app: Path, locked: RoleServer)
     """Jobs that are done, that cannot be read, and that fail, at level debug, with the server's connections killed
     meanwhile: neither payloads nor the password are in the log, the settings in force included. An error text makes no
     line of its own and reaches no terminal.
+
+    Report 91 (celery/celery#2143).
     """
     env = _env(locked, log_format)
     for queue in ("fine", "typed", "ours"):
