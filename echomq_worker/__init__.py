@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from echomq_worker.run import Report
     from echomq_worker.settings import Settings
     from echomq_worker.stalled import Stalled
-    from echomq_worker.verdict import Delay, Reject, Retry
+    from echomq_worker.verdict import Delay, Done, Reject, Retry
     from echomq_worker.worker import Worker
 
 _HOMES = {
@@ -62,6 +62,7 @@ _HOMES = {
     "Settings": "settings",
     "Stalled": "stalled",
     "Delay": "verdict",
+    "Done": "verdict",
     "Reject": "verdict",
     "Retry": "verdict",
     "Report": "run",
@@ -75,6 +76,7 @@ __all__ = [
     "Connector",
     "DeadFilter",
     "Delay",
+    "Done",
     "EchoMQError",
     "Event",
     "Events",

@@ -3,8 +3,8 @@
 Source: issue "Every control" (Batch handlers): a function that takes a list of jobs and answers per job (None for all
 done, or a verdict by id; a missing one is retried, a raise retries all).
 
-- An answer is None or True (done), or an exception as a handler raises it: Retry, Delay, Reject, or any other. What is
-  none of these, and a job without an answer, has failed.
+- An answer is None or True (done), Done (done, with a result for the parent of a flow), or an exception as a handler
+  raises it: Retry, Delay, Reject, or any other. What is none of these, and a job without an answer, has failed.
 - What is raised holds for every job; each is then judged by itself (`failures`, backoff).
 - A job whose lease is lost, or whose end somebody asked for, is marked (`job.cancelled`) and the others go on; the task
   is cancelled when that holds for all: at a shutdown, a timeout, or when every lease is lost.
@@ -26,6 +26,7 @@ from echomq_worker.job import LEASE_LOST, TIMEOUT, Job, cancel
 from echomq_worker.options import Limits
 from echomq_worker.outcome import COMPLETE, Abandoned, Judge, Outcome, not_started, passes, take_off
 from echomq_worker.slots import Slots
+from echomq_worker.verdict import Done
 
 Ends = list[tuple[Job, Outcome]]
 
@@ -54,10 +55,11 @@ class BatchExecutor:
         state: object = None,
         announce: Callable[[Job], object] | None = None,
         draw: Callable[[int], int] | None = None,
+        result: Callable[[object], bytes | None] | None = None,
     ) -> None:
         self.limits = handler.options.over(limits or Limits())
         self._call: Callable[[Any], Any] = handler.caller(state)
-        self._judge = Judge(self.limits, handler.options.no_retry, draw=draw)
+        self._judge = Judge(self.limits, handler.options.no_retry, draw=draw, result=result)
         self._announce = announce
         # What a handler sets there does not reach the next call.
         self._context = copy_context()
@@ -125,7 +127,10 @@ class BatchExecutor:
         if job.cancellation is not None and job.cancellation.reason == LEASE_LOST:
             return Abandoned(LEASE_LOST)
         error = None if value is None else _error_of(job, value)
-        return COMPLETE if error is None else self._judge.raised(job, error)
+        if error is not None:
+            return self._judge.raised(job, error)
+        answer = value[job.id] if isinstance(value, Mapping) else None
+        return self._judge.returned(job, answer.result) if isinstance(answer, Done) else COMPLETE
 
 
 def _error_of(job: Job, value: object) -> BaseException | None:
@@ -135,12 +140,12 @@ def _error_of(job: Job, value: object) -> BaseException | None:
     if job.id not in value:
         return BadAnswer("the batch handler answered nothing for this job")
     answer = value[job.id]
-    if answer is None or answer is True:
+    if answer is None or answer is True or isinstance(answer, Done):
         return None
     if isinstance(answer, BaseException):
         return answer
     kind = type(answer).__name__
-    return BadAnswer(f"the batch handler answered {kind} for this job, expected None, True or an exception")
+    return BadAnswer(f"the batch handler answered {kind} for this job, expected None, True, Done or an exception")
 
 
 class _Call:

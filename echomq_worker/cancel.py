@@ -9,10 +9,12 @@ decides: what it completes counts as done, anything else makes the job dead with
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple, get_args
 
+from echomq_worker.codec import event_text
 from echomq_worker.connector import Wire
-from echomq_worker.errors import InvalidArgument
+from echomq_worker.errors import EchoMQError, InvalidArgument
 from echomq_worker.keyspace import Keys
 from echomq_worker.script import evaluate
 from echomq_worker.verdict import ERROR_LIMIT, clean
@@ -50,7 +52,14 @@ class Cancel:
         words = _reason(reason)
         names = (keys.job(id), keys.pending, keys.active, keys.schedule)
         reply = (await evaluate(self._wire, "cancel", names, (id, words, keys.base))).decode()
+        if reply == "removed":
+            await self._tell(keys, id, words)
         return next(answer for answer in get_args(Answer) if answer == reply)
+
+    async def _tell(self, keys: Keys, id: str, reason: str) -> None:
+        """Publish the end of a job that nobody ran, as a worker would have; it is gone whether or not this is heard."""
+        with suppress(EchoMQError):
+            await self._wire.call("PUBLISH", keys.events, event_text("removed", id, error=f"cancelled: {reason}"))
 
 
 def read_request(data: bytes) -> Request | None:

@@ -233,3 +233,8 @@ def _named(annotation: Any) -> str:
     name = annotation.__name__ if isinstance(annotation, type) and not get_args(annotation) else str(annotation)
     shown = ascii(name)[1:-1]
     return shown if len(shown) <= _NAME_CHARACTERS else f"{shown[:_NAME_CHARACTERS]}..."
+
+
+def event_text(name: str, job: str, **said: str) -> str:
+    """An event as it is published."""
+    return json.dumps({"event": name, "job": job, **said}, separators=(",", ":"))

@@ -25,8 +25,8 @@ _AGAIN = Exponential(100, 30_000)
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event: `name` (completed, scheduled, dead, delayed, stalled, progress, or a foreign runtime's), the job's id
-    ('' where it is about none), and what else was said, as text.
+    """One event: `name` (completed, scheduled, dead, delayed, stalled, removed, progress, or a foreign runtime's), the
+    job's id ('' where it is about none), and what else was said, as text.
     """
 
     queue: str
@@ -124,11 +124,6 @@ class Events:
             raise InvalidArgument("events: no queue, expected at least one")
         named = [Keys(queue) for queue in dict.fromkeys(queues)]
         return Stream(self._connector.subscription("events"), named, clock=self._clock)
-
-
-def event_text(name: str, job: str, **said: str) -> str:
-    """An event as it is published."""
-    return json.dumps({"event": name, "job": job, **said}, separators=(",", ":"))
 
 
 def read_event(queue: str, data: bytes) -> Event | None:

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from echomq_worker.codec import event_text
 from echomq_worker.connector import Connector
 from echomq_worker.errors import EchoMQError
-from echomq_worker.events import event_text
 from echomq_worker.job import Job
 from echomq_worker.keyspace import Keys
 from echomq_worker.logs import Logger

@@ -113,10 +113,14 @@ class Settle:
         again = self._counted
         with anyio.CancelScope(shield=True):
             answers = await self._send(self._sending)
+            reasons = await self._reasons(answers)
         self._counted = False
         self._degraded.good()
         batch, self._sending = self._sending, []
-        settled = [(job, verdict, answer) for (job, verdict), answer in zip(batch, answers, strict=True)]
+        settled = [
+            (job, reasons.get(number, verdict), answer)
+            for number, ((job, verdict), answer) in enumerate(zip(batch, answers, strict=True))
+        ]
         self._on_settled([_first_answer(*one) for one in settled] if again else settled)
         return len(batch)
 
@@ -156,6 +160,24 @@ class Settle:
                 return [UNKNOWN]
         half = len(batch) // 2
         return [*await self._send(batch[:half]), *await self._send(batch[half:])]
+
+    async def _reasons(self, answers: Sequence[str]) -> dict[int, Verdict]:
+        """The verdicts, by number, in place of which the rows of dead jobs say something else: that somebody has asked
+        for the job's end and it was not heard, or that it was dead before.
+
+        Where it cannot be read it is the handler's own word that is told.
+        """
+        died = [number for number, answer in enumerate(answers) if answer == "dead"]
+        if not died:
+            return {}
+        asked = [("HGET", self._keys.job(self._sending[number][0].id), "last_error") for number in died]
+        try:
+            said = await self._wire.pipeline(asked)
+        except (WireError, ServerError):
+            return {}
+        own = [getattr(self._sending[number][1], "error", None) for number in died]
+        rows = [text.decode("utf-8", "replace") if isinstance(text, bytes) else None for text in said]
+        return {number: Bury(row) for number, row, error in zip(died, rows, own, strict=True) if row and row != error}
 
 
 def _first_answer(job: Job, verdict: Verdict, answer: str) -> Settled:

@@ -300,7 +300,9 @@ class Station:
     def _executor(self) -> Executor | BatchExecutor:
         limits, state = self._pace.limits, self._shared.state
         if self._bound.options.is_batch:
-            return BatchExecutor(self._bound, limits=limits, state=state, announce=self.journal.began)
+            return BatchExecutor(
+                self._bound, limits=limits, state=state, announce=self.journal.began, result=children.written
+            )
         announce = self.journal.started
         return Executor(self._bound, limits=limits, state=state, announce=announce, result=children.written)
 

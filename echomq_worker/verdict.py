@@ -83,6 +83,15 @@ class Retry(Exception):
         return self.reason
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Answered by a batch handler for one job: it is done. `result` is what the parent of a flow gets to read of it,
+    anything that JSON holds; of a job that is nobody's child it is not kept.
+    """
+
+    result: object = None
+
+
 class Delay(Exception):
     """Raised by a handler: not now, and not a failure. Back to the schedule for `ms`, or until `at_ms` (since 1970).
 

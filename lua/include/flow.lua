@@ -3,6 +3,21 @@
 -- touch_ended first, every level of a tree.
 local NUL = '\0'
 local LEVELS = 8
+local LONGEST = 1000
+
+-- The first 1,000 characters of a text in UTF-8: what a last_error may have.
+local function cut(text)
+  if #text <= LONGEST then return text end
+  local count = 0
+  for at = 1, #text do
+    local byte = string.byte(text, at)
+    if byte < 128 or byte > 191 then
+      count = count + 1
+      if count > LONGEST then return string.sub(text, 1, at - 1) end
+    end
+  end
+  return text
+end
 
 local function child_of(id, f)
   return {id = id, dedup = f[1], parent = f[2], parent_queue = f[3], policy = f[4]}
@@ -106,7 +121,7 @@ local function child_dead(p, parent, child, reason, policy)
   -- Of a child that has completed all the same (its death is told again, or told late) nobody dies.
   if redis.call('HEXISTS', key .. ':processed', child) == 1 then return end
   if redis.call('HGET', key, 'state') ~= 'awaiting_children' then return end
-  local said = 'child ' .. child .. ' died: ' .. reason
+  local said = cut('child ' .. child .. ' died: ' .. reason)
   redis.call('HSET', key, 'state', 'dead', 'last_error', said)
   redis.call('ZADD', p .. 'dead', 0, parent)
   redis.call('HINCRBY', p .. 'metrics:failed', 'count', 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from echomq_worker.cancel import REASON_LIMIT, Cancel, Request, read_request
 from echomq_worker.connector import Connector, connect
 from echomq_worker.errors import InvalidArgument, InvalidId, InvalidQueueName, Locked
+from echomq_worker.events import Event, Events
 from echomq_worker.job import Job
 from echomq_worker.jobs import Jobs
 from echomq_worker.worker import Worker
@@ -68,6 +69,37 @@ async def dead(raw: Redis, id: str) -> dict[str, str]:
     await wait_until(is_dead, "it is dead")
     row: Any = (await keyspace_of(raw))[ROW + id]
     return dict(row)
+
+
+async def test_a_removal_is_told_to_those_who_listen(url: str) -> None:
+    """A job that nobody ran has no worker that would publish its end."""
+    async with connect(url) as connector, Events(connector).subscribe("a") as stream:
+        jobs = Jobs(connector)
+        flat, later = await jobs.enqueue("a", b"x"), await jobs.enqueue_in("a", b"x", 60_000)
+
+        answers = [await Cancel(connector).request("a", one.id, "no longer wanted") for one in (flat, later)]
+        gone = await Cancel(connector).request("a", flat.id, "no longer wanted")
+
+        told = [await anext(stream), await anext(stream)]
+        await connector.call("PUBLISH", "emq:{a}:events", '{"event":"last"}')
+        assert (await anext(stream)).name == "last"
+    assert (answers, gone) == (["removed", "removed"], "gone")
+    said = {"error": "cancelled: no longer wanted"}
+    assert told == [Event("a", "removed", one.id, said) for one in (flat, later)]
+
+
+async def test_a_server_that_refuses_events_removes_the_job_all_the_same(
+    own_server: Callable[..., ValkeyServer],
+) -> None:
+    """The answer is `removed`: whoever asked again would hear `gone`."""
+    server = own_server()
+    admin: Any = server.admin
+    admin.execute_command("ACL", "SETUSER", "mute", "on", ">pw", "~*", "&emq:{a}:cancel", "+@all")
+    async with connect(f"redis://mute:pw@127.0.0.1:{server.port}/0") as connector:
+        job = await Jobs(connector).enqueue("a", b"x")
+
+        assert await Cancel(connector).request("a", job.id, "why") == "removed"
+        assert await Jobs(connector).get("a", job.id) is None
 
 
 # ------------------------------------------------------------------------------------------------ what it means

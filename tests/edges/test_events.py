@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from echomq_worker.codec import event_text
 from echomq_worker.connector import Connector, connect
 from echomq_worker.errors import FenceRefused, InvalidArgument, InvalidQueueName, Unreachable
-from echomq_worker.events import Event, Events, Stream, event_text, read_event
+from echomq_worker.events import Event, Events, Stream, read_event
 from echomq_worker.job import Job
 from echomq_worker.jobs import Jobs
 from echomq_worker.verdict import Delay, Reject

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from echomq_worker import Flows, Job, Node, Reject, Worker, connect
+from echomq_worker import Done, Flows, Job, Node, Reject, Worker, connect
 from echomq_worker.connector import Connector
 from tests.support.keyspace import keyspace_of
 from tests.support.running import running
@@ -34,6 +34,28 @@ async def test_the_example_runs(url: str, raw: Redis, caplog: pytest.LogCaptureF
     assert (run.report.completed, run.report.dead) == (6, 1)
     found = {name for name in await keyspace_of(raw) if ":job:" in name or name.endswith(("outbox", "pending"))}
     assert found == {f"emq:{{figures}}:job:{added.children[1].children[1].id}"}
+
+
+async def test_children_in_a_batch_complete_their_parent(url: str) -> None:
+    """With the results that the batch handler gives, or none; the one that died is among the ignored."""
+    worker, told = Worker(), list[Any]()
+
+    @worker.batch_handler("kids", min_size=4, timeout_ms=50)
+    async def kids(jobs: list[Job]) -> dict[str, Any]:
+        answers = {b"1": Done({"n": 1}), b"2": None, b"3": Reject("no"), b"4": Done([4])}
+        return {job.id: answers[job.payload] for job in jobs}
+
+    @worker.handler("parents")
+    async def parent(job: Job) -> None:
+        told.append((await job.children_values(), await job.ignored_failures()))
+
+    async with connect(url) as connector, running(worker, url):
+        below = [Node("kids", n, policy="id") for n in (1, 2, 3, 4)]
+        added = await Flows(connector).add(Node("parents", b"", below))
+        await wait_until(lambda: bool(told), "the parent has run")
+
+    one, two, three, four = (child.id for child in added.children)
+    assert told == [({one: {"n": 1}, two: two, four: [4]}, {three: "no"})]
 
 
 class Told:

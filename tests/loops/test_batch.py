@@ -12,13 +12,14 @@ from typing import Any
 import anyio
 import pytest
 
+from echomq_worker import children
 from echomq_worker.backoff import Exponential
 from echomq_worker.batch import Batch, BatchExecutor, BatchSlots
 from echomq_worker.clock import SystemClock
 from echomq_worker.handlers import Handlers
 from echomq_worker.job import LEASE_LOST, SHUTDOWN, TIMEOUT, Job, ask, cancel
 from echomq_worker.outcome import NO_PAYLOAD, Abandoned, Outcome
-from echomq_worker.verdict import Bury, Complete, Delay, DelayTo, Reject, Retry, RetryLater
+from echomq_worker.verdict import Bury, Complete, Delay, DelayTo, Done, Reject, Retry, RetryLater
 from tests.support.plain import job as id_of
 from tests.support.stations import job_of
 from tests.support.waiting import wait_until
@@ -66,6 +67,26 @@ def raises(error: BaseException) -> Handler:
 
 
 # ------------------------------------------------------------------------------------------------ answers
+
+
+async def test_done_carries_a_result_for_the_parent_of_a_flow() -> None:
+    """Of a child; of any other job nothing is kept. A result that JSON cannot hold is that job's failure alone."""
+    jobs = [*jobs_of(3), job_of(id=id_of(9))]
+    for one in jobs[:3]:
+        one.flow_child = True
+    given = [Done({"n": 1}), Done(), Done(object()), Done({"n": 2})]
+    handlers = Handlers()
+    handlers.register_batch("q", min_size=1, timeout_ms=0)(
+        answers(lambda batch: {one.id: answer for one, answer in zip(batch, given, strict=True)})
+    )
+    (bound,) = handlers
+
+    ends = dict(await BatchExecutor(bound, result=children.written).execute(Batch(jobs)))
+
+    told = [ends[job] for job in jobs]
+    assert told[:2] + told[3:] == [Complete(b'{"n":1}'), DONE, DONE]
+    assert isinstance(told[2], RetryLater)
+    assert "object" in told[2].error
 
 
 async def test_none_is_all_done() -> None:
@@ -117,7 +138,7 @@ async def test_an_answer_for_a_job_that_is_none_fails_that_job(value: Any) -> No
     jobs = jobs_of(2)
     bad, good = await ends_of(answers({jobs[0].id: value, jobs[1].id: None}), jobs)
     assert isinstance(bad, RetryLater)
-    assert "expected None, True or an exception" in bad.error
+    assert "expected None, True, Done or an exception" in bad.error
     assert good == DONE
 
 

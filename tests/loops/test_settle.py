@@ -95,6 +95,51 @@ async def in_hand(raw: Redis, count: int, **fields: Any) -> list[Job]:
     return [job_of(id=job(n), held="1:x") for n in range(count)]
 
 
+async def test_what_is_told_of_a_death_is_what_its_row_says(url: str, raw: Redis) -> None:
+    """A job whose end was asked for, unheard, and one that was dead before: not the handler's own word. One question
+    for all of them; none where nothing died.
+    """
+    jobs, answers = await in_hand(raw, 5), Answers()
+    base = Keys(QUEUE).base
+    for n in (0, 1):
+        await raw.hset(f"{base}job:{job(n)}", "cancel", "no longer wanted")
+    await raw.hset(f"{base}job:{job(2)}", mapping={"state": "dead", "last_error": "stalled"})
+    async with connect(url) as connector:
+        settle = settle_of(connector, answers)
+        own = RetryLater(5, "own")
+        verdicts: list[Verdict] = [own, DelayTo("in", 5), own, Bury("own"), own]
+        for one, verdict in zip(jobs, verdicts, strict=True):
+            settle.put(one, verdict)
+        await settle.beat()
+
+    told = [(verdict, answer) for _, verdict, answer in answers.all]
+    cancelled = (Bury("cancelled: no longer wanted"), "dead")
+    assert told == [
+        cancelled,
+        cancelled,
+        (Bury("stalled"), "dead"),
+        (Bury("own"), "dead"),
+        (own, "scheduled"),
+    ]
+
+
+async def test_a_row_that_cannot_be_asked_costs_no_answer() -> None:
+    """The connection goes behind the answers: they count, with the handlers' own words."""
+
+    class Going(Fake):
+        async def pipeline(self, commands: Any) -> list[Any]:
+            raise ConnectionLost("gone")
+
+    answers = Answers()
+    settle = settle_of(Going([b"dead"]), answers)
+    settle.put(job_of(id=job(1), held="1:x"), Bury("own"))
+
+    await settle.beat()
+
+    assert [(verdict, answer) for _, verdict, answer in answers.all] == [(Bury("own"), "dead")]
+    assert settle.open == []
+
+
 async def test_verdicts_of_one_turn_go_out_in_one_call(url: str, raw: Redis, server: ValkeyServer) -> None:
     """A hundred jobs that end together cost one EVALSHA."""
     jobs, answers = await in_hand(raw, 100), Answers()
