@@ -18,7 +18,7 @@ import anyio
 from echomq_worker.clock import Clock
 from echomq_worker.connector import Connector, make_connector
 from echomq_worker.degraded import Degraded, Outage
-from echomq_worker.errors import EchoMQError, WireError
+from echomq_worker.errors import AuthenticationFailed, EchoMQError, WireError
 from echomq_worker.handlers import Bound
 from echomq_worker.handover import HandOver
 from echomq_worker.identity import Mint
@@ -29,13 +29,12 @@ from echomq_worker.logs import Logger, get_logger
 from echomq_worker.observers import Blocked, DegradedNow, Observer, Observers, Recovered
 from echomq_worker.options import Limits
 from echomq_worker.readiness import Readiness
-from echomq_worker.script import preload
 from echomq_worker.settings import Settings
 from echomq_worker.station import Pace, Shared, Station
+from echomq_worker.survey import survey
 from echomq_worker.suspects import Suspects
 from echomq_worker.watch import Culprit, Watch
 
-SKEW_WARNING_MS = 1_000
 # A burst waits for what becomes due this soon, so that a retry is part of it and tomorrow's job is not.
 BURST_HORIZON_MS = 5_000
 _BURST_LOOK_MS = 100
@@ -271,8 +270,8 @@ class Run:
     async def _look_at_servers(self) -> None:
         """In a cluster each primary is looked at.
 
-        Never a reason not to start: the server was reached, so what is lost from here on is an outage like any other,
-        which the loops wait for.
+        No reason not to start, unless scripts may not be run: the server was reached, so what is lost from here on is
+        an outage like any other, which the loops wait for.
         """
         try:
             servers = await self.connector.nodes()
@@ -281,20 +280,11 @@ class Run:
             return
         for server in servers:
             try:
-                await self._look_at(server)
+                await survey(server, self._log)
+            except AuthenticationFailed:
+                raise
             except EchoMQError as error:
                 self._log.info("server check skipped", reason=str(error))
-
-    async def _look_at(self, server: Connector) -> None:
-        """Every script loaded; clock skew and eviction warned about."""
-        await preload(server)
-        skew_ms = await server.skew_ms()
-        if abs(skew_ms) > SKEW_WARNING_MS:
-            self._log.warning("clock skew", host_minus_server_ms=round(skew_ms), hint="repeats use the host clock")
-        reply = await server.call("CONFIG", "GET", "maxmemory-policy")
-        policy = reply[1].decode() if reply else ""
-        if policy and policy != "noeviction":
-            self._log.warning("eviction policy", policy=policy, expected="noeviction", hint="jobs may vanish")
 
     async def _watch_signals(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
