@@ -22,7 +22,7 @@ from tests.support.driver_wire import LUA, Mutation
 STEPS = 60_000
 SEED = 1
 
-NO_SLOT_FREED = Mutation("include/endings", "free_slot(p, group, count)", "")
+NO_SLOT_FREED = Mutation("include/endings", "free_slots(p, done.freed, known)", "")
 
 # What is broken, and what says so: the kinds of violation that it may show first.
 FAULTS = {
