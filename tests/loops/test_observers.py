@@ -142,10 +142,7 @@ async def test_one_that_never_suspends_lets_the_loop_turn() -> None:
 
 
 async def test_what_becomes_of_jobs(url: str) -> None:
-    """Typed values: starts, and each verdict when the server has answered it.
-
-    Report 118 (sidekiq/sidekiq#4859).
-    """
+    """Typed values: starts, and each verdict when the server has answered it. Report 118 (sidekiq/sidekiq#4859)."""
     worker, seen = Worker(), list[Observed]()
 
     @worker.observe
