@@ -66,7 +66,7 @@ def roles() -> Mapping[str, Role]:
                 (
                     *("blpop", "lpush", "pexpire", "ltrim", "client|id", "client|unblock"),  # parking
                     *("subscribe", "publish", "ping"),  # requests to cancel, events, health
-                    *("script|load", "time"),  # at the start
+                    *("script|load", "time", "role"),  # at the start
                     *("zrangebyscore", "zrange", "zmscore", "zcard", "lrange", "lrem"),  # the Pump
                     *("hgetall", "hkeys"),  # a flow's parent reads its children
                     *("llen", "hexists", "zcount"),  # a burst looks whether anything is left

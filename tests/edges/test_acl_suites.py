@@ -32,8 +32,8 @@ class Suite:
     refused: tuple[str, ...] = ()
 
 
-# The look at the eviction policy is not in the rules: a worker without it goes on.
-_POLICY = "command config|get"
+# The look at the eviction policy, in one place and in the other, is not in the rules: a worker without it goes on.
+_POLICY = ("command config|get", "command info")
 SUITES = {
     "producer": Suite(
         (
@@ -51,7 +51,14 @@ SUITES = {
             "seed_admits",
         ),
         # Workers of tests that survive without.
-        refused=(_POLICY, "command publish", "command script|load", "command subscribe", "command zrangebyscore"),
+        refused=(
+            *_POLICY,
+            "command publish",
+            "command role",
+            "command script|load",
+            "command subscribe",
+            "command zrangebyscore",
+        ),
     ),
     "worker": Suite(
         (
@@ -60,7 +67,7 @@ SUITES = {
         ),
         # It looks at all keys of the server.
         but=("within_a_tick",),
-        refused=(_POLICY,),
+        refused=_POLICY,
     ),
     "operator": Suite(
         (
@@ -72,7 +79,7 @@ SUITES = {
             *("ceilings", "new_rate", "(test_metrics and test_lanes)", "two_hundred_thousand"),
             *("(test_acl and not check_as)", "(test_cli_ping and not is_a_setting)"),
         ),
-        refused=(_POLICY, "command blpop", "command client|id", "command script|load"),
+        refused=(*_POLICY, "command blpop", "command client|id", "command role", "command script|load"),
     ),
 }
 
