@@ -52,13 +52,20 @@ class HandOver:
         self._nap.wake()
 
     async def run(self, grace_ms: float) -> None:
-        """Drain, then hand over. Never raises for the wire: what could not be said is left to its lease, and logged."""
+        """Drain, then hand over. Never raises for the wire: what could not be said is left to its lease, and logged.
+
+        With a server that does not answer it takes the grace, `CANCEL_MS` and `LAST_WORDS_MS`; where the grace is
+        shorter than `LAST_WORDS_MS`, that in its place.
+        """
+        until_ms = self._clock.monotonic_ms() + grace_ms
         for station in self._stations:
             station.changed = self._nap.wake
             station.settle.hurry()
         await self._give_back_unstarted()
         await self._wait(
-            lambda: all(one.idle for one in self._stations), 0 if self._hurried else grace_ms, hurries=True
+            lambda: all(one.idle for one in self._stations),
+            0 if self._hurried else until_ms - self._clock.monotonic_ms(),
+            hurries=True,
         )
         for station in self._stations:
             for job in station.running:
@@ -67,6 +74,8 @@ class HandOver:
         await self._wait(lambda: not any(self._cancellable(one) for one in self._stations), CANCEL_MS)
         if await self._give_back():
             await self._wait(lambda: not any(one.settle.open for one in self._stations), LAST_WORDS_MS)
+            # For handlers that have ended meanwhile after all; a server that has not heard the rest is not asked again.
+            self._begin_last_words()
         await self._end()
 
     async def after_crash(self) -> None:
@@ -113,10 +122,9 @@ class HandOver:
     async def _end(self) -> None:
         for station in self._stations:
             if any(consumer.interrupted for consumer in station.consumers):
-                # Handlers that have ended meanwhile after all.
-                self._begin_last_words()
                 self._leave(station, await self._release(station))
             self._leave(station, station.settle.open)
+            station.settle.abandon()
             station.executor.close()
 
     @staticmethod

@@ -188,9 +188,11 @@ class Run:
                 if burst:
                     loops.start_soon(self._watch_burst, stations, name="burst")
                 await self._stopped.wait()
+                asked_ms = self._clock.monotonic_ms()
                 for station in stations:
                     station.stop()
-            await self._hand_over.run(self._settings.grace_ms)
+            # A pass that was in flight, and hung, is part of the grace.
+            await self._hand_over.run(max(0, self._settings.grace_ms - (self._clock.monotonic_ms() - asked_ms)))
             if observers is not None:
                 await observers.finish(_LAST_TOLD_MS)
             tasks.cancel_scope.cancel()

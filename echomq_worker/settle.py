@@ -46,6 +46,7 @@ class Settle:
         "_nap",
         "_on_settled",
         "_sending",
+        "_shielded",
         "_waiting",
         "_wire",
     )
@@ -70,6 +71,7 @@ class Settle:
         self._idle = False
         self._closed = False
         self._hurried = False
+        self._shielded: anyio.CancelScope | None = None
         # Some of what is being sent may have been counted by the server, though we have no answer.
         self._counted = False
 
@@ -100,6 +102,11 @@ class Settle:
         self._hurried = True
         self._nap.wake()
 
+    def abandon(self) -> None:
+        """The process ends without the answer to what is on its way: a cancellation waits for it no more."""
+        if self._shielded is not None:
+            self._shielded.shield = False
+
     async def beat(self) -> int:
         """Send what waits, at most 500 verdicts in one call, and file the answers. Answers how many there were.
 
@@ -111,7 +118,7 @@ class Settle:
         if not self._sending:
             return 0
         again = self._counted
-        with anyio.CancelScope(shield=True):
+        with anyio.CancelScope(shield=True) as self._shielded:
             answers = await self._send(self._sending)
             reasons = await self._reasons(answers)
         self._counted = False
