@@ -42,11 +42,14 @@ async def test_jobs_over_the_grace_start_elsewhere_without_waiting_for_the_lease
     async with connect(url) as connector:
         jobs = Jobs(connector)
         with fleet(url, grace_ms=300, lease_ms=60_000) as workers:
+            # Ready before the jobs begin, and frozen meanwhile: on a busy machine they may end before it has started.
+            heir = workers.start("--queue", "jobs", concurrency=50)
+            await heir.saw("worker started")
+            heir.send(signal.SIGSTOP)
             worker = workers.start("--queue", "jobs")
             ids = {one.id for one in await jobs.enqueue_many("jobs", [{"sleep_ms": 3_000}] * 20)}
             await wait_until(lambda: workers.started() == ids, "all 20 run", 20)
-            heir = workers.start("--queue", "jobs", concurrency=50)
-            await heir.saw("worker started")
+            heir.send(signal.SIGCONT)
             asked = time.time()
             worker.send(signal.SIGTERM)
             assert await worker.ended() == 0
