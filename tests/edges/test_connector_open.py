@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 
 import pytest
+import redis
 import redis.asyncio
+from redis.asyncio.connection import AbstractConnection
 
 from echomq_worker.connector import Connector, connect
 from echomq_worker.errors import (
@@ -132,3 +135,19 @@ async def test_keepalive_is_on(url: str) -> None:
         assert connector._link._transport is not None
         sock = connector._link._transport.get_extra_info("socket")
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
+
+
+async def test_a_client_library_that_opens_connections_otherwise_is_named(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of redis-py's connections one method is replaced that is not public. A version without it, which would open a
+    connection of its own or none, is a ConfigError with the version, not a hang. user-needs 106.
+    """
+    assert callable(getattr(AbstractConnection, "_connect", None))
+
+    async def otherwise(_self: object) -> None:
+        """What a later version may do."""
+
+    monkeypatch.setattr(AbstractConnection, "connect", otherwise)
+    with pytest.raises(ConfigError, match=f"redis-py {re.escape(redis.__version__)}: it does not open connections"):
+        await Connector(url).open()
