@@ -74,20 +74,16 @@ class ValkeyCluster:
 
     def owner_of(self, number: int) -> ValkeyServer:
         """The server that owns a slot now, as it says itself."""
-        return next(one for one in self.living if _has(one, number))
-
-    def queue_of(self, server: ValkeyServer, prefix: str = "q") -> str:
-        """The name of a queue whose slot `server` owns."""
-        return next(name for name in (f"{prefix}{n}" for n in itertools.count()) if self.owner(name) is server)
+        return _first((one for one in self.living if _has(one, number)), f"owner of slot {number}")
 
     def replica_of(self, primary: ValkeyServer) -> ValkeyServer:
         """A living replica of a primary."""
         id = _id(primary)
-        return next(one for one in self.living if _myself(one)["master_id"] == id)
+        return _first((one for one in self.living if _myself(one)["master_id"] == id), f"replica of {primary.port}")
 
     def other_than(self, server: ValkeyServer) -> ValkeyServer:
         """Another primary."""
-        return next(one for one in self.primaries if one is not server)
+        return _first((one for one in self.primaries if one is not server), "other primary")
 
     def kill_primary(self, server: ValkeyServer) -> ValkeyServer:
         """SIGKILL a primary; answers its replica at once, which takes over about two node timeouts later."""
@@ -153,7 +149,7 @@ class ValkeyCluster:
         def met() -> bool:
             try:
                 return condition()
-            except (redis.RedisError, StopIteration):
+            except (redis.RedisError, LookupError):
                 return False
 
         wait_until_sync(met, sentence, _MEETING_S)
@@ -184,6 +180,13 @@ def _ask(server: ValkeyServer, *words: str | int) -> Any:
     """The reply to a command that the client library has no types for."""
     send: Any = server.admin.execute_command
     return send(*words)
+
+
+def _first(found: Iterator[ValkeyServer], what: str) -> ValkeyServer:
+    """LookupError where there is none: a StopIteration would be lost on its way out of a thread."""
+    for one in found:
+        return one
+    raise LookupError(f"no {what} among the nodes that live")
 
 
 def _bus_port(server: ValkeyServer) -> int:
@@ -219,7 +222,7 @@ def _owner_seen_by(server: ValkeyServer, number: int) -> tuple[str, int]:
     for low, high, primary, *_ in _ask(server, "CLUSTER SLOTS"):
         if low <= number <= high:
             return (primary[0].decode(), primary[1])
-    raise StopIteration
+    raise LookupError(f"no owner of slot {number}")
 
 
 def _is_settled(server: ValkeyServer) -> bool:

@@ -71,7 +71,8 @@ class Load:
             except WireError:
                 await asyncio.sleep(_AGAIN_S)
             else:
-                self.acknowledged |= dict.fromkeys(ids, queue)
+                # Another thread may be reading it: it is not changed but replaced.
+                self.acknowledged = self.acknowledged | dict.fromkeys(ids, queue)
                 return
 
     async def confirm(self) -> None:
@@ -84,14 +85,14 @@ class Load:
 
     def unconfirmed(self, queue: str) -> set[str]:
         """What is acknowledged and would be gone if the primary died now, or may be."""
-        return {id for id, of in list(self.acknowledged.items()) if of == queue} - self._confirmed
+        return {id for id, of in self.acknowledged.items() if of == queue} - self._confirmed
 
     def _is_confirmed(self, queue: str) -> bool:
         try:
             admin = self._cluster.owner(queue).admin
             admin.set(f"{{{queue}}}:confirmed", 1)
             return bool(admin.wait(1, _KEPT_MS))
-        except (redis.exceptions.RedisError, StopIteration):
+        except (redis.exceptions.RedisError, LookupError):
             return False
 
 
