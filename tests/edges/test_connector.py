@@ -167,8 +167,12 @@ def test_arguments_that_the_server_repeats_are_cut_off() -> None:
     assert str(error) == "ERR unknown command 'EMQ.CLAIM'"
 
 
+NO_PRIMARY = ("READONLY", "MASTERDOWN", "NOREPLICAS", "UNBLOCKED")
+
+
 @pytest.mark.parametrize(
-    "code", ["LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOAUTH", "ERR max number of clients"]
+    "code",
+    [*NO_PRIMARY, "LOADING", "CLUSTERDOWN", "NOAUTH", "ERR max number of clients"],
 )
 async def test_an_error_reply_ends_one_command_and_not_the_connection(
     server: ValkeyServer, url: str, code: str
@@ -184,7 +188,7 @@ async def test_an_error_reply_ends_one_command_and_not_the_connection(
         assert isinstance(outcomes[1], Unavailable | ServerError)
         assert str(outcomes[1]) == f"{code} not now"
         assert await connector.call("PING") == b"PONG"
-        assert proxy.opened == connector.generation == (2 if code in {"READONLY", "MASTERDOWN"} else 1)
+        assert proxy.opened == connector.generation == (2 if code in NO_PRIMARY else 1)
 
 
 async def test_skew_is_told_with_half_the_round_trip_taken_off(url: str) -> None:

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echomq_worker.address import mask
+from echomq_worker.address import Address, Kind, mask
 from echomq_worker.connector import Connector
 from echomq_worker.endpoint import Endpoint
 from echomq_worker.errors import ConfigError
 
 SECRET = "s3cr3t"
+SCHEMES = ["redis", "rediss", "unix", "http", "redis+sentinel", "rediss+sentinel", "redis+cluster"]
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,20 @@ def test_what_a_url_says(url: str, peer: str, db: int, username: str, password: 
     """Host, port, socket path, database and percent-escaped credentials are read from the URL."""
     endpoint = Endpoint.parse(url)
     assert (endpoint.peer, endpoint.db, endpoint.username, endpoint.password) == (peer, db, username, password)
+
+
+def test_what_a_url_of_several_hosts_says() -> None:
+    """Hosts in their order with the ports of their kind, names and IPv6; service and database; two logins apart."""
+    url = "rediss+sentinel://us%40er:p%2Fw@A,[::1],c:7/my-main.1/4?sentinel_username=w%40&sentinel_password=x%2Fy"
+    address = Address.parse(url)
+    assert (address.kind, address.hosts) == (Kind.SENTINEL, (("a", 26379), ("::1", 26379), ("c", 7)))
+    assert (address.service, address.db, address.tls) == ("my-main.1", 4, {})
+    assert (address.username, address.password) == ("us@er", "p/w")
+    assert (address.sentinel_username, address.sentinel_password) == ("w@", "x/y")
+    assert "p/w" not in repr(address)
+    assert "x/y" not in repr(address)
+    cluster = Address.parse("redis+cluster://a,b:1/0")
+    assert (cluster.kind, cluster.hosts, cluster.tls) == (Kind.CLUSTER, (("a", 6379), ("b", 1)), None)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +83,19 @@ def test_what_a_url_says(url: str, peer: str, db: int, username: str, password: 
         (f"redis://u:{SECRET}@host?retry_on_timeout=1", "unknown option 'retry_on_timeout', expected one of db,"),
         (f"redis://u:{SECRET}@host?ssl_ca_certs=x", "unknown option 'ssl_ca_certs'"),
         ("unix://", "no socket path"),
+        ("unix://run/valkey.sock", "expected a path behind a third slash"),
+        (f"redis://u:{SECRET}@a,b", "several hosts, expected one, or a scheme of redis+sentinel://"),
+        (f"redis+sentinel://u:{SECRET}@a:1,b:x/main", "the host or port cannot be read"),
+        (f"redis+sentinel://u:{SECRET}@a:1,,b:2/main", "no host, expected such as redis+sentinel://host1:26379,"),
+        (f"redis+sentinel://u:{SECRET}@a:1,a:1/main", "a host stands there twice"),
+        (f"redis+sentinel://u:{SECRET}@a,b", "no service, expected the name that sentinels give the primary"),
+        (f"redis+sentinel://u:{SECRET}@a,b/ma%20in", "service 'ma in', expected the name"),
+        (f"redis+sentinel://u:{SECRET}@a,b/main/x", "database 'x', expected a number of 0 or more"),
+        (f"redis+sentinel://u:{SECRET}@a,b/main?sentinel_pass={SECRET}", "unknown option 'sentinel_pass'"),
+        (f"redis+sentinel://u:{SECRET}@a,b/main?ssl_ca_certs=x", "and the scheme rediss for TLS"),
+        (f"redis://u:{SECRET}@a?sentinel_password={SECRET}", "unknown option 'sentinel_password'"),
+        (f"redis+cluster://u:{SECRET}@a,b/1", "database 1, a cluster has database 0 only"),
+        (f"redis://u:{SECRET}@host?db=1&db=2", "option db stands there twice, expected once"),
         (f"rediss://u:{SECRET}@host?ssl_cert_reqs=maybe", "TLS options cannot be used"),
         (f"rediss://u:{SECRET}@host?ssl_ca_certs=/no/such/file", "ssl_ca_certs: it is not there"),
     ],
@@ -100,6 +128,12 @@ def test_no_text_at_all_is_refused() -> None:
         (f"unix:///run/v.sock?db=1&password={SECRET}", "unix:///run/v.sock?db=1&password=***"),
         (f"redis://host?pasword={SECRET}&db=1", "redis://host?pasword=***&db=1"),
         (f"rediss://host?ssl_password={SECRET}&ssl_ca_certs=/etc/ca.pem", None),
+        (
+            f"redis+sentinel://u:{SECRET}@a:1,b:2/main/3?sentinel_username=s&sentinel_password={SECRET}",
+            "redis+sentinel://u:***@a:1,b:2/main/3?sentinel_username=s&sentinel_password=***",
+        ),
+        (f"rediss+cluster://:{SECRET}@a,[::1]:2", "rediss+cluster://:***@a,[::1]:2"),
+        (f"redis+sentinel://u:1/{SECRET}@a,b/main", "***"),
         (f"redis://u:1/{SECRET}@host", "***"),
         (f"redis://u:1#{SECRET}@host", "***"),
         (f"redis://u:1@x#{SECRET}@host", "***"),
@@ -116,14 +150,14 @@ def test_a_masked_url_shows_no_secret(url: str, shown: str | None) -> None:
         assert mask(url) == shown
 
 
-@given(password=st.text(min_size=1, max_size=20), scheme=st.sampled_from(["redis", "rediss", "unix", "http"]))
+@given(password=st.text(min_size=1, max_size=20), scheme=st.sampled_from(SCHEMES))
 def test_no_password_gets_into_any_text(password: str, scheme: str) -> None:
     """Whatever unescaped text stands in a URL's password, neither mask nor a refusal repeats it.
 
     Report 91 (celery/celery#2143).
     """
     marked = f"QQ{password}QQ"
-    url = f"{scheme}://user:{marked}@host:6379/0"
+    url = f"{scheme}://user:{marked}@host:6379/{'main/' if 'sentinel' in scheme else ''}0"
     pieces = [piece for piece in (marked, *marked.replace("?", "/").replace("#", "/").split("/")) if "QQ" in piece]
     texts = [mask(url)]
     try:

@@ -11,12 +11,15 @@ from structlog.testing import capture_logs
 from echomq_worker.connector import connect
 from echomq_worker.errors import AuthenticationFailed
 from echomq_worker.jobs import Jobs
+from echomq_worker.logs import get_logger
 from echomq_worker.metrics import Metrics
+from echomq_worker.survey import survey
 from echomq_worker.worker import Worker
 from tests.support.fleet import fleet
 from tests.support.process import WorkerProcess
 from tests.support.proxy import Proxy
 from tests.support.running import quick, running
+from tests.support.sentinel import FAST_SYNC
 from tests.support.tls import redis_server
 from tests.support.valkey import OwnServer, ValkeyServer
 from tests.support.waiting import wait_until
@@ -101,6 +104,18 @@ async def test_what_one_refusal_costs(own_server: OwnServer, refused: str, skipp
     assert [one["check"] for one in told if one["event"] == "server check skipped"] == skipped
     assert [one["policy"] for one in told if one["event"] == "eviction policy"] == ["volatile-lru"]
     assert not [one for one in told if one["event"] == "degraded"]
+
+
+async def test_a_replica_is_warned_about(own_server: OwnServer) -> None:
+    """A worker that was given a replica's address says so, before every claim of it is refused."""
+    primary, replica = own_server(args=FAST_SYNC), own_server()
+    async with connect(primary.url):
+        replica.admin.replicaof("127.0.0.1", str(primary.port))
+        await wait_until(lambda: replica.admin.get("{emq}:version"), "the replica has the fence")
+    with capture_logs() as told:
+        async with connect(replica.url) as connector:
+            await survey(connector, get_logger("test"))
+    assert [(one["event"], one["role"]) for one in told] == [("not a primary", "slave")]
 
 
 async def test_who_may_run_no_script_is_told_at_the_start(own_server: OwnServer) -> None:
