@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from annotated_types import Ge, Le
-from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, SecretStr, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
+from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
