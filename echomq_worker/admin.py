@@ -18,8 +18,9 @@ from echomq_worker.rows import Progress, checked
 from echomq_worker.scan import keys_like
 from echomq_worker.script import evaluate
 
-BUDGET = 100
-"""Ids and names that one call of obliterate takes: two or three milliseconds of the server."""
+BUDGET = 50
+"""Ids and names that one call of obliterate takes: one or two milliseconds of the server, some twenty where each of
+them is below eight levels of a flow."""
 
 _DRAINED_AT_MOST = 200
 _PASSES = 8
