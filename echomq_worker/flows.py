@@ -20,7 +20,7 @@ from echomq_worker.identity import JOB, Mint, check_id, default_mint
 from echomq_worker.keyspace import Keys
 from echomq_worker.outbox import BATCH as OUTBOX_BATCH
 from echomq_worker.outbox import Delivery, Policy, deliver, parse_entry, telling
-from echomq_worker.rows import checked
+from echomq_worker.rows import Progress, checked
 from echomq_worker.script import Call, evaluate_many
 
 __all__ = [
@@ -113,25 +113,33 @@ class Flows:
         """Add a tree of at most 8 levels; the root has children. See `add_bulk`."""
         return (await self.add_bulk([root]))[0]
 
-    async def add_bulk(self, roots: Sequence[Node]) -> list[Added]:
+    async def add_bulk(self, roots: Sequence[Node], *, progress: Progress | None = None) -> list[Added]:
         """Add several trees, a round trip per level for all of them. Parents are held before children are admitted.
 
         With ids of the caller's own for every node it is idempotent: a producer that died half-way simply adds again,
         what stands is left, and a child that has reported is not run again (as long as its parent is there). Raises
         InvalidArgument (no children, too deep, an id twice), InvalidId, InvalidQueueName, KindRefused before anything
         is sent; StateRefused for a row that names another parent or other children, nothing of the call being admitted.
+        `progress` is told how many nodes are done, of how many.
         """
         trees, everything = _placed(roots, self._mint)
         await self._look(everything)
+        done = 0
         for level in range(LEVELS):
             these = [one for one in everything if one.level == level]
             await self._follow(these)
             new = [one for one in these if not (one.stands or one.reported)]
+            done += len(these) - len(new)
+            if progress is not None and these:
+                progress(done, len(everything))
             for start in range(0, len(new), _CALLS_A_TRIP):
                 some = new[start : start + _CALLS_A_TRIP]
                 replies = checked(await evaluate_many(self._wire, [_call(placed) for placed in some]))
                 for placed, reply in zip(some, replies, strict=True):
                     placed.admitted = reply == 1
+                done += len(some)
+                if progress is not None:
+                    progress(done, len(everything))
         return [_added(tree) for tree in trees]
 
     async def children_values(self, queue: str, parent: str) -> dict[str, object]:

@@ -25,6 +25,7 @@ from echomq_worker.cli.common import (
     prepared,
     print_json,
     print_table,
+    progress_bar,
     read_payload,
     run_async,
     say,
@@ -63,7 +64,8 @@ def add(
         from echomq_worker.flows import Flows
 
         async with connected(settings) as connector:
-            return await Flows(connector).add_bulk(roots)
+            with progress_bar("flow add") as bar:
+                return await Flows(connector).add_bulk(roots, progress=bar)
 
     added = run_async(send())
     if as_json:

@@ -20,6 +20,19 @@ from tests.support.proxy import Proxy
 from tests.support.valkey import ValkeyServer
 
 
+async def test_progress_is_told_as_trees_go_out(wire: Connector, queue: Queue) -> None:
+    """How many nodes of how many, up to all of them; what stands already is done without being sent."""
+    roots = [Node(QUEUE, "x", [Node(QUEUE, "x")] * 3) for _ in range(300)]
+    told: list[tuple[int, int]] = []
+    await Flows(wire).add(tree())
+
+    await Flows(wire).add_bulk([tree(), *roots], progress=lambda done, total: told.append((done, total)))
+
+    assert len(told) > 2
+    assert told == sorted(told)
+    assert told[-1] == (1_204, 1_204)
+
+
 async def test_a_tree_over_three_queues(wire: Connector, queue: Queue) -> None:
     """Parents wait, leaves are pending in their lane or flat, each names its parent; ids come back in order."""
     added = await Flows(wire).add(tree())
