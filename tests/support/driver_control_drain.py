@@ -41,6 +41,8 @@ def drain(realm: Realm) -> Turn:
         for job in waiting:
             yield from realm.execute((job.n // SPAN, "cancel", job.n, "its children will never report"))
         yield from _work_off(realm)
+    # A dedup key may stand for a parent that has gone only now, and was somebody else's.
+    yield from _repair(realm)
     for world in realm.queues:
         findings = yield from world.through(Audit(Calls()).audit(world.keys.queue))
         require(not findings, "audit", f"at the end the audit of {world.keys.queue} says {findings}")

@@ -31,6 +31,8 @@ return {redis.call('LLEN', p .. 'ready'), expires, redis.call('LLEN', p .. 'wake
   redis.call('GET', p .. 'limiter') or '0', redis.call('PTTL', p .. 'limiter')}
 """
 _FOREIGN = {"fclaim", "fbatch", "fgclaim", "fwclaim", "freap", "fpromote", "freprocess", "fstall"}
+# Nobody is told of a ceiling that is raised, nor of the end of a window: whom a window stops waits for its end.
+_BY_ITSELF = {"ceiling", "rate", "window"}
 # Ours too, where they make room below a ceiling: found within a beat.
 _MAKES_ROOM = {"erase", "remove", "stalled"}
 
@@ -64,7 +66,7 @@ class TokenWorld(ControlWorld):
             return bool(values[0] == "foreign")
         if verb == "fend":
             return not values[3]
-        return verb in _FOREIGN or verb == "ceiling" or (verb in _MAKES_ROOM and self.model.ceiling > 0)
+        return verb in _FOREIGN or verb in _BY_ITSELF or (verb in _MAKES_ROOM and self.model.ceiling > 0)
 
     # -- consumers that park
 
