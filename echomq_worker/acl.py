@@ -95,8 +95,8 @@ def extras() -> Mapping[str, tuple[str, ...]]:
             "cluster": ("asking", "cluster|slots", "role"),
             # On the primary and its replicas; the sentinels have users of their own.
             "sentinel": ("role",),
-            # The worker's look at maxmemory-policy. Whoever may read the configuration reads its passwords, too.
-            "config": ("config|get",),
+            # The worker's look at maxmemory_policy. Not CONFIG GET: whoever may send that reads passwords, too.
+            "eviction": ("info",),
         }
     )
 

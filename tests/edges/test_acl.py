@@ -30,8 +30,12 @@ from tests.support.valkey import ValkeyServer
 __all__ = ["cli"]
 
 PACKAGE = Path(acl.__file__).parent
-# Sent before a user is anybody, or to sentinels, which have users of their own; the last is a name in a table only.
-NOT_OF_A_ROLE = {"auth", "hello", "sentinel|get-master-addr-by-name", "sentinel|sentinels", "pubsub|channels"}
+# Sent before a user is anybody, or to sentinels, which have users of their own; PUBSUB is a name in a table
+# only. CONFIG GET is tried, and INFO where it is refused.
+NOT_OF_A_ROLE = {
+    *("auth", "hello", "sentinel|get-master-addr-by-name", "sentinel|sentinels", "pubsub|channels"),
+    "config|get",
+}
 # The run for tests, and the private server of the demo.
 ELSEWHERE = ("conformance/", "embedded.py", "demo_app.py", "acl.py", "cli/acl.py")
 
