@@ -78,9 +78,12 @@ def test_a_probe_costs_less_than_100_ms_of_cpu_and_says_no_without_a_server(url:
     Report 100 (celery/celery#4079).
     """
     spent = []
+    command = [sys.executable, "-m", "echomq_worker", "ping", "--url", url]
+    # Measuring what is covered costs more than the probe.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        run = subprocess.run([sys.executable, "-m", "echomq_worker", "ping", "--url", url], timeout=30, check=False)
+        run = subprocess.run(command, env=env, stdout=subprocess.DEVNULL, timeout=30, check=False)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert run.returncode == 0
         spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
