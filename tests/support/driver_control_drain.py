@@ -133,7 +133,9 @@ def _left_by_others(world: ControlWorld) -> set[tuple[str, str]]:
         if job.row and job.state == "dead" and job.parent is not None:
             parent = model.peers[job.parent_queue or model.queue].of(job.parent)
             heard = {*parent.processed, *parent.failed, *parent.unsuccessful}
-            if parent.row and parent.state == "awaiting_children" and job.id not in heard:
+            # The repair of the queue before may have buried it: then its report is on its way.
+            underway = any(b"%b\0%b\0" % (parent.key, job.key) in one.entry for one in model.outbox)
+            if parent.row and parent.state == "awaiting_children" and job.id not in heard and not underway:
                 require(job.mute, "mute", f"{job.id} is dead, {parent.id} has not heard of it")
                 right.add(("death_not_reported", job.id))
         elif not job.row and job.places:
