@@ -30,11 +30,39 @@ settings.load_profile("tests")
 _UNMEASURED = ("tests/scripts/", "tests/conformance/test_mutations.py", "tests/faults/test_driver")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the coverage of some tests unmeasured."""
+# What takes longest comes first, in as many shares as there are processes; those of one line never run side by side.
+_LONGEST = (
+    ("tests/faults/test_chaos.py", "tests/faults/test_cluster.py", "tests/faults/test_sentinel.py"),
+    ("tests/faults/test_driver.py", "tests/faults/test_poison.py", "tests/edges/test_admin.py"),
+    ("tests/faults/test_driver_controls.py", "tests/faults/test_upgrade.py", "tests/faults/test_flows.py"),
+    ("tests/faults/test_repeats.py", "tests/edges/test_acl_suites.py", "tests/faults/test_memory.py"),
+)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the coverage of some tests unmeasured, and spread those that take longest over the processes."""
     for item in items:
         if item.nodeid.startswith(_UNMEASURED):
             item.add_marker(pytest.mark.no_cover)
+    processes = getattr(config, "workerinput", {}).get("workercount", 1)
+    if processes > 1:
+        items[:] = _spread(items, processes)
+
+
+def _spread(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
+    """As `--dist worksteal` cuts them: equal blocks in order, each with its share of the longest at its head."""
+    heads: list[list[pytest.Item]] = [[] for _ in range(processes)]
+    for number, names in enumerate(_LONGEST):
+        heads[number % processes] += [item for name in names for item in items if item.nodeid.startswith(name)]
+    taken = {item for head in heads for item in head}
+    rest = [item for item in items if item not in taken]
+    spread: list[pytest.Item] = []
+    for number, head in enumerate(heads):
+        size = (len(items) - len(spread)) // (processes - number)
+        fill = max(0, size - len(head))
+        spread += head + rest[:fill]
+        del rest[:fill]
+    return spread + rest
 
 
 def _is_async(function: Callable[..., object]) -> bool:

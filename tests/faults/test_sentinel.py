@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import redis
+
 from echomq_worker.connector import connect
 from echomq_worker.errors import WireError
 from echomq_worker.jobs import Jobs
@@ -105,7 +107,13 @@ async def _fail_over(servers: Watched, workers: Fleet, load: Load, *, freeze: bo
 
 
 def _connections(server: ValkeyServer) -> Counter[str]:
-    return Counter(one["name"] for one in server.admin.client_list() if one["name"].startswith("echomq-"))
+    try:
+        clients = server.admin.client_list()
+    except redis.ConnectionError:
+        # Whose part changes hangs up on its clients, the tests' own included.
+        server.admin.close()
+        clients = server.admin.client_list()
+    return Counter(one["name"] for one in clients if one["name"].startswith("echomq-"))
 
 
 async def _nothing_left(primary: ValkeyServer) -> None:
@@ -140,8 +148,6 @@ async def test_failovers_during_a_load_lose_nothing_that_the_servers_kept() -> N
             frozen, first = await _fail_over(servers, workers, load, freeze=True)
             frozen.resume()
             await asyncio.to_thread(servers.wait_demoted, frozen)
-            # Who is made a replica hangs up on its clients, ours included.
-            await asyncio.to_thread(frozen.admin.close)
             assert not _connections(frozen), "nobody uses the old primary"
             _, second = await _fail_over(servers, workers, load, freeze=False)
             last = servers.primary()

@@ -330,13 +330,3 @@ def test_a_group_id_is_stable_and_branded() -> None:
 def test_every_text_has_a_group_id(text: str) -> None:
     """Any text names a lane, also one that has no UTF-8 form."""
     assert identity.is_branded(identity.group_for(text))
-
-
-def test_minting_is_fast() -> None:
-    """A producer mints hundreds of thousands a second; the bound is loose, for a busy machine."""
-    clock = SystemClock()
-    mint = Mint(clock)
-    started = clock.monotonic_ms()
-    for _ in range(50_000):
-        mint.next()
-    assert clock.monotonic_ms() - started < 500
