@@ -53,6 +53,8 @@ def blocking_refused() -> Iterator[BlockBuster]:
     # Read once per process, when the first script is used.
     for function in guard.functions.values():
         function.can_block_in("echomq_worker/script.py", {"scripts"})
+        # A log that nobody has set up shows a trace with the lines of the source.
+        function.can_block_in("rich/traceback.py", {"__rich_console__", "_render_stack", "extract"})
         # When a connector is made, as the certificates themselves are read.
         function.can_block_in("echomq_worker/endpoint.py", {"_check_files"})
     # Held for the few instructions of one mint, by threads and loop alike.
