@@ -60,6 +60,8 @@ def blocking_refused() -> Iterator[BlockBuster]:
     # Held for the few instructions of one mint, by threads and loop alike.
     for name in ("threading.Lock.acquire", "threading.Lock.acquire_lock"):
         guard.functions[name].can_block_in("echomq_worker/identity.py", {"next"})
+        # What measures coverage takes a lock of its own when a thread comes to a new file.
+        guard.functions[name].can_block_in("echomq_worker/leases.py", {"_run"})
     guard.activate()
     try:
         yield guard
