@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from blockbuster import BlockingError
+from coverage import Coverage
 from redis.asyncio import Redis
 
 import echomq_worker
@@ -65,6 +66,19 @@ async def test_reading_scripts_and_minting_may_block() -> None:
     releaser.start()
     _as_package_code("def next(lock): lock.acquire()", "identity.py").next(lock)
     releaser.join()
+
+
+async def test_the_lock_of_what_measures_coverage_may_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken in the middle of any code of ours, of no doing of ours; every other lock that is held is refused."""
+    own, other = threading.Lock(), threading.Lock()
+    collector = types.SimpleNamespace(data_lock=own)
+    monkeypatch.setattr(Coverage, "current", lambda: types.SimpleNamespace(_collector=collector))
+    acquire = _as_package_code("def work(lock): return lock.acquire(timeout=0.01)").work
+    for lock in (own, other):
+        lock.acquire()
+    assert acquire(own) is False
+    with pytest.raises(BlockingError, match=r"lock\.acquire"):
+        acquire(other)
 
 
 @pytest.mark.blocks("shows that the mark lets it")
