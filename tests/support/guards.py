@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -16,7 +17,6 @@ from contextlib import asynccontextmanager, contextmanager
 
 import redis
 from blockbuster import BlockBuster
-from coverage import Coverage
 
 from tests.support.keyspace import complaints, key_facts, text
 
@@ -51,7 +51,8 @@ def _may_block(otherwise: Callable[..., bool]) -> Callable[..., bool]:
     """What measures coverage takes a lock of its own wherever a thread comes to a new file: that is no call of ours."""
 
     def may_block(lock: object, *args: object, **kwargs: object) -> bool:
-        measuring = Coverage.current()
+        # Looked for where it is loaded: a run without it needs it neither.
+        measuring = sys.modules["coverage"].Coverage.current() if "coverage" in sys.modules else None
         own = getattr(getattr(measuring, "_collector", None), "data_lock", None)
         return lock is own or otherwise(lock, *args, **kwargs)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 import time
 import types
@@ -11,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from blockbuster import BlockingError
-from coverage import Coverage
 from redis.asyncio import Redis
 
 import echomq_worker
@@ -72,7 +72,8 @@ async def test_the_lock_of_what_measures_coverage_may_block(monkeypatch: pytest.
     """It is taken in the middle of any code of ours, of no doing of ours; every other lock that is held is refused."""
     own, other = threading.Lock(), threading.Lock()
     collector = types.SimpleNamespace(data_lock=own)
-    monkeypatch.setattr(Coverage, "current", lambda: types.SimpleNamespace(_collector=collector))
+    measuring = types.SimpleNamespace(current=lambda: types.SimpleNamespace(_collector=collector))
+    monkeypatch.setitem(sys.modules, "coverage", types.SimpleNamespace(Coverage=measuring))
     acquire = _as_package_code("def work(lock): return lock.acquire(timeout=0.01)").work
     for lock in (own, other):
         lock.acquire()
