@@ -23,6 +23,7 @@ from echomq_worker.errors import ConnectionLost, EchoMQError, Unavailable, WireE
 from echomq_worker.keyspace import slot
 from echomq_worker.parking import Berth
 from echomq_worker.single import Connector
+from echomq_worker.twins import SCRIPTS, Spoken, least
 
 # What a node says that is no primary now: after a failover its slots are somewhere else.
 _NO_PRIMARY = frozenset({"LOADING", "MASTERDOWN", "READONLY"})
@@ -44,8 +45,9 @@ class ClusterConnector(Connector):
         command_timeout_ms: int = 5000,
         clock: Clock | None = None,
         name: str = "echomq",
+        wire: int | str = SCRIPTS,
     ) -> None:
-        """Raise ConfigError for a URL or timeout that cannot be used; nothing is connected yet."""
+        """Raise ConfigError for a URL, timeout or wire that cannot be used; nothing is connected yet."""
         endpoint = url if isinstance(url, Endpoint) else Endpoint.parse(url)
         super().__init__(
             endpoint,
@@ -54,9 +56,18 @@ class ClusterConnector(Connector):
             command_timeout_ms=command_timeout_ms,
             clock=clock,
             name=name,
+            wire=wire,
         )
         self._nodes = Nodes(
-            Terms(endpoint, wire_version, connect_timeout_ms, command_timeout_ms, clock=self._clock, name=name)
+            Terms(
+                endpoint,
+                wire_version,
+                connect_timeout_ms,
+                command_timeout_ms,
+                clock=self._clock,
+                name=name,
+                wire=self._wire,
+            )
         )
 
     @property
@@ -64,6 +75,11 @@ class ClusterConnector(Connector):
         """Whether the connection to each node that is in use stands, as far as is known."""
         used = [node for node in self._nodes if node.generation]
         return bool(used) and all(node.connected for node in used)
+
+    @property
+    def spoken(self) -> Spoken:
+        """What the nodes that are in use speak; where they differ, the least."""
+        return least((node.spoken for node in self._nodes if node.generation), super().spoken)
 
     @property
     def generation(self) -> int:

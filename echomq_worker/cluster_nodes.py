@@ -30,6 +30,7 @@ from echomq_worker.errors import (
 from echomq_worker.handshake import establish, fence_value
 from echomq_worker.keyspace import FENCE_KEY, slot
 from echomq_worker.single import Connector
+from echomq_worker.twins import SCRIPTS
 
 FENCE_SLOT = slot(FENCE_KEY)
 # How often the fence's slot may be found elsewhere in a row before it is called unavailable.
@@ -50,6 +51,7 @@ class Terms:
     command_timeout_ms: int
     clock: Clock
     name: str
+    wire: str = SCRIPTS
 
 
 class Node(Connector):
@@ -63,6 +65,7 @@ class Node(Connector):
             command_timeout_ms=terms.command_timeout_ms,
             clock=terms.clock,
             name=terms.name,
+            wire=terms.wire,
         )
         self.address = address
         self._nodes = nodes

@@ -32,6 +32,7 @@ _KEY_FIRST = frozenset(
 )
 _SEVERAL_KEYS = frozenset({"DEL", "EXISTS", "UNLINK"})
 _SCRIPTS = frozenset({"EVAL", "EVALSHA"})
+_TWIN = "EMQ."
 _NO_KEY = frozenset({"CLIENT", "CONFIG", "DISCARD", "ECHO", "EXEC", "INFO", "MULTI", "PING", "TIME"})
 # Where the first two words decide.
 _PAIRS = {("SCRIPT", "LOAD"): EVERY, ("PUBSUB", "CHANNELS"): ANY}
@@ -42,10 +43,11 @@ _TAGGED = re.compile(rb"[^*?\[\]\\{}]*\{([^*?\[\]\\{}]+)\}.*", re.DOTALL)
 def route(command: Sequence[Any]) -> int:
     """The slot of a command's keys or channel, ANY or EVERY. Raises InvalidArgument for a command without a place."""
     name = _word(command, 0)
-    if name in _SCRIPTS:
-        # A script without keys could run anywhere, and so belongs nowhere.
-        if len(command) > 3 and str(command[2]) != "0":
-            return slot(_key(command[3]))
+    if name in _SCRIPTS or name.startswith(_TWIN):
+        # The number of keys stands before them; a script without any could run anywhere, and so belongs nowhere.
+        first = 3 if name in _SCRIPTS else 2
+        if len(command) > first and str(command[first - 1]) != "0":
+            return slot(_key(command[first]))
     elif name in _KEY_FIRST or name == "PUBLISH":
         if len(command) > 1:
             return slot(_key(command[1]))

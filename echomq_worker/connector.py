@@ -13,8 +13,9 @@ from echomq_worker.clock import Clock
 from echomq_worker.cluster import ClusterConnector
 from echomq_worker.endpoint import Endpoint
 from echomq_worker.single import Connector, Wire
+from echomq_worker.twins import SCRIPTS, Spoken
 
-__all__ = ["ClusterConnector", "Connector", "Wire", "connect", "make_connector"]
+__all__ = ["ClusterConnector", "Connector", "Spoken", "Wire", "connect", "make_connector"]
 
 
 def make_connector(
@@ -25,10 +26,11 @@ def make_connector(
     command_timeout_ms: int = 5000,
     clock: Clock | None = None,
     name: str = "echomq",
+    wire: int | str = SCRIPTS,
 ) -> Connector:
     """A connector for the servers that `url` names, not connected yet.
 
-    Raises ConfigError for a URL or timeout that cannot be used.
+    Raises ConfigError for a URL, timeout or wire that cannot be used.
     """
     endpoint = Endpoint.parse(url)
     kind = ClusterConnector if endpoint.address.kind is Kind.CLUSTER else Connector
@@ -39,6 +41,7 @@ def make_connector(
         command_timeout_ms=command_timeout_ms,
         clock=clock,
         name=name,
+        wire=wire,
     )
 
 
@@ -51,10 +54,12 @@ async def connect(
     command_timeout_ms: int = 5000,
     clock: Clock | None = None,
     name: str = "echomq",
+    wire: int | str = SCRIPTS,
 ) -> AsyncIterator[Connector]:
     """Open a Connector for the length of a block.
 
     `url` has one of the schemes of docs/topologies.md; `wire_version` is what the fence `{emq}:version` must hold.
+    `wire` is 4 (scripts), 6 (commands of the module `emq`) or auto (commands where the server has them).
     Raises ConfigError, Unreachable, AuthenticationFailed, FenceRefused or Unavailable before the block begins.
     """
     async with make_connector(
@@ -64,5 +69,6 @@ async def connect(
         command_timeout_ms=command_timeout_ms,
         clock=clock,
         name=name,
+        wire=wire,
     ) as connector:
         yield connector

@@ -34,6 +34,17 @@ class ConfigError(EchoMQError):
     """A setting, an option or the use of an object is wrong; the command line exits with 2."""
 
 
+class NoTwin(ConfigError):
+    """On wire 6 a verb was called that only a script can do; nothing was sent. `verb` names the script."""
+
+    def __init__(self, verb: str) -> None:
+        super().__init__(verb)
+        self.verb = verb
+
+    def __str__(self) -> str:
+        return f"wire 6: {self.verb} has no command, it is a script alone: expected ECHOMQ_WIRE=auto, or 4"
+
+
 class WireError(EchoMQError):
     """The transport failed. Whether to send again is the caller's decision, verb by verb."""
 

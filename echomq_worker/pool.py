@@ -11,6 +11,7 @@ from typing import Any
 from echomq_worker.clock import Clock
 from echomq_worker.connector import make_connector
 from echomq_worker.errors import ConfigError
+from echomq_worker.twins import SCRIPTS, Spoken, least
 
 _PENDING = attrgetter("pending")
 
@@ -28,8 +29,9 @@ class Pool:
         command_timeout_ms: int = 5000,
         clock: Clock | None = None,
         name: str = "echomq",
+        wire: int | str = SCRIPTS,
     ) -> None:
-        """Raise ConfigError for a size, URL or timeout that cannot be used; nothing is connected yet."""
+        """Raise ConfigError for a size, URL, timeout or wire that cannot be used; nothing is connected yet."""
         if size < 1:
             raise ConfigError(f"size of the pool: {size}, expected 1 or more")
         self._connectors = [
@@ -40,6 +42,7 @@ class Pool:
                 command_timeout_ms=command_timeout_ms,
                 clock=clock,
                 name=name,
+                wire=wire,
             )
             for _ in range(size)
         ]
@@ -53,6 +56,11 @@ class Pool:
     def pending(self) -> int:
         """Unanswered calls and pipelines of all connectors."""
         return sum(map(_PENDING, self._connectors))
+
+    @property
+    def spoken(self) -> Spoken:
+        """What its connections speak; where they differ, as after a restart of the server, the least."""
+        return least(connector.spoken for connector in self._connectors)
 
     @property
     def connected(self) -> bool:
@@ -89,6 +97,7 @@ async def connect_pool(
     command_timeout_ms: int = 5000,
     clock: Clock | None = None,
     name: str = "echomq",
+    wire: int | str = SCRIPTS,
 ) -> AsyncIterator[Pool]:
     """Open a Pool for the length of a block; arguments and errors as in `connect`, `size` connections."""
     pool = Pool(
@@ -99,6 +108,7 @@ async def connect_pool(
         command_timeout_ms=command_timeout_ms,
         clock=clock,
         name=name,
+        wire=wire,
     )
     try:
         await pool.open()

@@ -25,12 +25,15 @@ class QueueBeat:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """`started`: every loop is made. `draining`: a stop was asked for. `degraded`: a loop cannot do its beat."""
+    """`started`: every loop is made. `draining`: a stop was asked for. `degraded`: a loop cannot do its beat. `wire`:
+    what is spoken with the server, in words, such as `4 (scripts)`.
+    """
 
     started: bool = False
     draining: bool = False
     degraded: bool = False
     queues: tuple[QueueBeat, ...] = ()
+    wire: str = ""
 
     @property
     def ready(self) -> bool:

@@ -135,6 +135,7 @@ class Run:
             draining=self._stopped.is_set(),
             degraded=self._outage_now is not None and self._outage_now.degraded,
             queues=tuple(station.beat() for station in self._stations),
+            wire=str(self.connector.spoken),
         )
 
     def starting(self, scope: anyio.CancelScope | None) -> None:
@@ -181,7 +182,9 @@ class Run:
                 tasks.start_soon(station.settle.run, name=f"settle:{station.queue}")
             if signals:
                 tasks.start_soon(self._watch_signals, name="signals")
-            self._log.info("worker started", queues=[station.queue for station in stations])
+            self._log.info(
+                "worker started", queues=[station.queue for station in stations], wire=str(self.connector.spoken)
+            )
             async with anyio.create_task_group() as loops:
                 for station in stations:
                     station.start(loops)
@@ -263,6 +266,7 @@ class Run:
         return make_connector(
             settings.require_url(),
             wire_version=settings.wire_version,
+            wire=settings.wire,
             connect_timeout_ms=min(settings.connect_timeout_ms, most),
             command_timeout_ms=min(settings.command_timeout_ms, most),
             clock=clock,

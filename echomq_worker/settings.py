@@ -31,6 +31,10 @@ def _lower(value: object) -> object:
     return value.strip().lower() if isinstance(value, str) else value
 
 
+def _wire(value: object) -> object:
+    return _lower(str(value) if isinstance(value, int) else value)
+
+
 class Settings(BaseSettings):
     """Every setting of a worker, frozen. Read from `ECHOMQ_<NAME>` when made, not when imported; arguments win.
 
@@ -47,6 +51,11 @@ class Settings(BaseSettings):
         str,
         Field(min_length=1, max_length=64, description="The wire version that the deployment's fence must hold."),
     ] = "echomq:3.0.0"
+    wire: Annotated[
+        Literal["4", "6", "auto"],
+        BeforeValidator(_wire),
+        Field(description="4: scripts; 6: commands of the module emq; auto: commands where the server has them."),
+    ] = "4"
     concurrency: Annotated[
         int, Field(ge=1, le=10_000, description="Jobs of one queue that one process runs at a time.")
     ] = 10

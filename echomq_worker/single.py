@@ -16,10 +16,11 @@ from echomq_worker.address import Kind
 from echomq_worker.clock import Clock, SystemClock
 from echomq_worker.connection import Answer, Hearer, Link, pack
 from echomq_worker.endpoint import Endpoint
-from echomq_worker.errors import ConfigError, EchoMQError, Unavailable, Unreachable, WireError
+from echomq_worker.errors import ConfigError, ConnectionLost, EchoMQError, Unavailable, Unreachable, WireError
 from echomq_worker.handshake import establish
 from echomq_worker.parking import MARGIN_MS, Berth, Parking
 from echomq_worker.subscription import Subscription
+from echomq_worker.twins import SCRIPTS, Spoken, Twins, known_wire
 
 A = TypeVar("A", Parking, Subscription)
 
@@ -51,8 +52,9 @@ class Connector:
         command_timeout_ms: int = 5000,
         clock: Clock | None = None,
         name: str = "echomq",
+        wire: int | str = SCRIPTS,
     ) -> None:
-        """Raise ConfigError for a URL or timeout that cannot be used; nothing is connected yet."""
+        """Raise ConfigError for a URL, timeout or wire that cannot be used; nothing is connected yet."""
         for setting, value in (("connect_timeout_ms", connect_timeout_ms), ("command_timeout_ms", command_timeout_ms)):
             if value <= 0:
                 raise ConfigError(f"{setting}: {value}, expected 1 or more")
@@ -62,6 +64,8 @@ class Connector:
         self._command_timeout_ms = command_timeout_ms
         self._clock = clock or SystemClock()
         self._name = name
+        self._wire = known_wire(wire)
+        self._twins = None if self._wire == SCRIPTS else Twins(self._wire)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._link: Link | None = None
         self._opening: asyncio.Task[Link | EchoMQError] | None = None
@@ -86,6 +90,11 @@ class Connector:
         return self._generation
 
     @property
+    def spoken(self) -> Spoken:
+        """Whether verbs go as scripts or as commands of the server, as of the last connection."""
+        return Spoken(SCRIPTS) if self._twins is None else self._twins.spoken
+
+    @property
     def pending(self) -> int:
         """Calls and pipelines that are not answered yet, those that wait for the connection included."""
         return self._held_up + (0 if self._link is None else self._link.pending)
@@ -99,8 +108,13 @@ class Connector:
 
         Raises what the server answers (Refused, Unavailable, ServerError), ConnectionLost or CommandTimeout when the
         reply is unknown, Unreachable and what `open` raises when nothing was sent, InvalidArgument for arguments that
-        are not bytes, text, int or float.
+        are not bytes, text, int or float, NoTwin on wire 6 for a script that has no command.
         """
+        if self._twins is not None and args[:1] == ("EVALSHA",):
+            reply = (await self._spell(self._twins, [args]))[0]
+            if isinstance(reply, EchoMQError):
+                raise reply
+            return reply
         packed = pack(args)
         link = self._link
         if link is None or link.closed or not link.writable.is_set() or asyncio.get_running_loop() is not self._loop:
@@ -121,11 +135,40 @@ class Connector:
         """
         if not commands:
             return []
+        if self._twins is not None:
+            return await self._spell(self._twins, commands)
+        return await self._send(commands)
+
+    async def _send(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         packed = b"".join([pack(command) for command in commands])
         link = self._link
         if link is None or link.closed or not link.writable.is_set() or asyncio.get_running_loop() is not self._loop:
             link = await self._usable()
         return _replies(await link.submit(packed, len(commands)))
+
+    async def _spell(self, twins: Twins, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Send commands as this node takes them; what its twins decline is sent again as a script, in one go."""
+        if not self.connected:
+            await self._usable()
+        spelt = [twins.spell(command) for command in commands]
+        replies = await self._send(spelt)
+        declined: list[int] = []
+        for number, (sent, command) in enumerate(zip(spelt, commands, strict=True)):
+            if sent is not command:
+                replies[number], again = twins.read(sent, replies[number])
+                if again:
+                    declined.append(number)
+        if declined:
+            try:
+                answers = await self._send([commands[number] for number in declined])
+            except Unreachable as error:
+                if len(declined) == len(commands):
+                    raise
+                # The others were answered, and their replies are lost here.
+                raise ConnectionLost(str(error)) from error
+            for number, answer in zip(declined, answers, strict=True):
+                replies[number] = answer
+        return replies
 
     def post(self, commands: Sequence[Sequence[Any]]) -> asyncio.Future[Answer] | None:
         """Send commands in this turn's write and wait for nothing; None, and nothing sent, without a connection.
@@ -215,13 +258,27 @@ class Connector:
 
     async def _open_link(self) -> Link | EchoMQError:
         try:
-            self._link = await self._establish(self._name)
+            link = await self._establish(self._name)
+            await self._learn(link)
+            self._link = link
             self._generation += 1
-            return self._link
+            return link
         except EchoMQError as error:
             return error
         finally:
             self._opening = None
+
+    async def _learn(self, link: Link) -> None:
+        """What the server has in place of scripts. Raises Unreachable."""
+        if self._twins is None:
+            return
+        try:
+            await self._twins.find(link)
+        except BaseException as error:
+            link.abort()
+            if isinstance(error, WireError):
+                raise Unreachable(f"{self.url_safe}: {error}") from error
+            raise
 
     async def _berth(self, _key: str | bytes, sent_on: Unavailable | None) -> Berth:
         # Where all keys are on one server nobody is sent on.

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from echomq_worker.cli.common import AsJson, Url, connected, note, print_json, print_table, run_async, say, settings_for
+from echomq_worker.cli.common import (
+    AsJson,
+    Url,
+    WireMode,
+    connected,
+    note,
+    print_json,
+    print_table,
+    run_async,
+    say,
+    settings_for,
+)
 from echomq_worker.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +35,9 @@ _SAFE_POLICY = "noeviction"
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What the server says: None where it does not tell; `skew_ms` is this host's clock minus its."""
+    """What the server says: None where it does not tell; `skew_ms` is this host's clock minus its. `wire`: what is
+    spoken with it.
+    """
 
     url: str
     version: str
@@ -32,12 +45,14 @@ class ServerFacts:
     skew_ms: int
     policy: str | None
     append_only: bool | None
+    wire: str = "4 (scripts)"
 
 
 def check(
     target: Annotated[str, typer.Argument(metavar="MODULE:ATTR", help="The Worker to look at; nothing is run.")],
     *,
     url: Url = None,
+    wire: WireMode = None,
     as_json: AsJson = False,
 ) -> None:
     """Check settings, handlers and server; say what would run.
@@ -48,7 +63,7 @@ def check(
     from echomq_worker.settings import effective, unknown_variables
 
     split_target(target)
-    settings = settings_for(url)
+    settings = settings_for(url, wire=wire)
     settings.require_url()
     handlers = [_handler_row(bound, settings) for bound in load_worker(target).handlers]
     facts = run_async(_ask(settings))
@@ -101,6 +116,7 @@ async def _ask(settings: Settings) -> ServerFacts:
             skew_ms=await connector.skew_ms(),
             policy=next((policy for policy in known if policy != _SAFE_POLICY), known[0] if known else None),
             append_only=all(append_only) if append_only else None,
+            wire=str(connector.spoken),
         )
 
 

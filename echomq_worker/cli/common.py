@@ -27,6 +27,10 @@ T = TypeVar("T")
 Url = Annotated[
     str | None, typer.Option("--url", metavar="URL", help="The Valkey; wins over ECHOMQ_URL.", show_default=False)
 ]
+WireMode = Annotated[
+    str | None,
+    typer.Option("--wire", metavar="WIRE", help="4, 6 or auto (ECHOMQ_WIRE): docs/native.md.", show_default=False),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
@@ -210,6 +214,7 @@ async def connected(settings: Settings) -> AsyncIterator[Connector]:
     async with connect(
         settings.require_url(),
         wire_version=settings.wire_version,
+        wire=settings.wire,
         connect_timeout_ms=settings.connect_timeout_ms,
         command_timeout_ms=settings.command_timeout_ms,
         name="echomq-cli",

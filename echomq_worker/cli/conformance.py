@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from echomq_worker.cli import Exit
-from echomq_worker.cli.common import AsJson, Url, print_json, run_async, say, settings_for
+from echomq_worker.cli.common import AsJson, Url, WireMode, print_json, run_async, say, settings_for
 
 if TYPE_CHECKING:
     from echomq_worker.conformance import Outcome, Scenario, Target
@@ -28,6 +28,7 @@ def conformance(
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="NAME", help="Run this scenario; may be repeated.")
     ] = None,
+    wire: WireMode = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print each scenario's contract too.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -38,10 +39,14 @@ def conformance(
     """
     from echomq_worker.conformance import Target, chosen
 
-    settings = settings_for(url)
+    settings = settings_for(url, wire=wire)
     some = chosen(only or ())
     target = Target(
-        settings.require_url(), settings.wire_version, settings.connect_timeout_ms, settings.command_timeout_ms
+        settings.require_url(),
+        settings.wire_version,
+        settings.connect_timeout_ms,
+        settings.command_timeout_ms,
+        settings.wire,
     )
     with _quiet():
         tally = run_async(_run(target, some, verbose=verbose, as_json=as_json))

@@ -193,6 +193,7 @@ async def _send_all(settings: Settings, queue: str, jobs: JobFile) -> Counter[st
         settings.require_url(),
         size=settings.pool_size,
         wire_version=settings.wire_version,
+        wire=settings.wire,
         connect_timeout_ms=settings.connect_timeout_ms,
         command_timeout_ms=settings.command_timeout_ms,
     ) as pool:

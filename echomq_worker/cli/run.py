@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from echomq_worker.cli import Exit, only_ours, say_error
-from echomq_worker.cli.common import Url, settings_for
+from echomq_worker.cli.common import Url, WireMode, settings_for
 from echomq_worker.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def run(  # noqa: PLR0913 - one parameter per flag, that is how typer reads them
     embedded: Embedded = False,
     processes: Processes = 1,
     pump: PumpHere = None,
+    wire: WireMode = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
@@ -85,7 +86,7 @@ def run(  # noqa: PLR0913 - one parameter per flag, that is how typer reads them
     split_target(target)
     if embedded and url is not None:
         raise ConfigError("--embedded and --url: expected one of them")
-    flags = {"concurrency": concurrency, "pump": pump, "log_format": log_format, "log_level": log_level}
+    flags = {"concurrency": concurrency, "pump": pump, "wire": wire, "log_format": log_format, "log_level": log_level}
     settings = settings_for(url, **flags)
     if not embedded:
         # Read here as well as where it is dialled: a wrong one is the only line then, and no process is started.

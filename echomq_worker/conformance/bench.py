@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from echomq_worker.clock import Clock, SystemClock
 from echomq_worker.conformance.checks import Between
@@ -50,6 +50,7 @@ class Target:
     wire_version: str = "echomq:3.0.0"
     connect_timeout_ms: int = 5_000
     command_timeout_ms: int = 5_000
+    wire: Literal["4", "6", "auto"] = "4"
 
 
 class SetClock(SystemClock):
@@ -108,6 +109,7 @@ class Bench:
         async with connect(
             target.url,
             wire_version=wire_version or target.wire_version,
+            wire=target.wire,
             connect_timeout_ms=target.connect_timeout_ms,
             command_timeout_ms=target.command_timeout_ms,
             name=self.tag,
@@ -122,6 +124,7 @@ class Bench:
             target.url,
             size=size,
             wire_version=target.wire_version,
+            wire=target.wire,
             connect_timeout_ms=target.connect_timeout_ms,
             command_timeout_ms=target.command_timeout_ms,
             name=self.tag,

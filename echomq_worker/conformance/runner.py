@@ -87,6 +87,7 @@ async def run(
     async with connect(
         target.url,
         wire_version=target.wire_version,
+        wire=target.wire,
         connect_timeout_ms=target.connect_timeout_ms,
         command_timeout_ms=target.command_timeout_ms,
         name="conformance",

@@ -22,6 +22,7 @@ async def working(bench: Bench, worker: Worker, **changes: Any) -> AsyncIterator
     settings = Settings(
         url=target.url,
         wire_version=target.wire_version,
+        wire=target.wire,
         connect_timeout_ms=target.connect_timeout_ms,
         command_timeout_ms=target.command_timeout_ms,
         **{**_NUMBERS, **changes},

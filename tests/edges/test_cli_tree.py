@@ -91,6 +91,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "W": ("0", "heavy"),
     "WHAT": ("nothing",),
     "WINDOW_MS": ("0", "soon"),
+    "WIRE": ("5", "native"),
 }
 # Any text is one.
 FREE = {"LINE", "PAYLOAD|-", "VALUE"}

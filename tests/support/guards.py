@@ -65,7 +65,7 @@ def blocking_refused() -> Iterator[BlockBuster]:
     guard = BlockBuster(scanned_modules="echomq_worker")
     # Read once per process, when the first script is used.
     for function in guard.functions.values():
-        function.can_block_in("echomq_worker/script.py", {"scripts"})
+        function.can_block_in("echomq_worker/catalogue.py", {"scripts"})
         # A log that nobody has set up shows a trace with the lines of the source.
         function.can_block_in("rich/traceback.py", {"__rich_console__", "_render_stack", "extract"})
         # When a connector is made, as the certificates themselves are read.

@@ -27,7 +27,19 @@ from echomq_worker.script import scripts
 
 KEY, OTHER = Keys("q").pending, Keys("other").pending
 # On connections of their own, or asked of a node that is known already.
-_NOT_OVER_A_WIRE = {"ASKING", "AUTH", "BLPOP", "CLUSTER", "HELLO", "ROLE", "SCAN", "SELECT", "SENTINEL", "SUBSCRIBE"}
+_NOT_OVER_A_WIRE = {
+    "ASKING",
+    "AUTH",
+    "BLPOP",
+    "CLUSTER",
+    "COMMAND",
+    "HELLO",
+    "ROLE",
+    "SCAN",
+    "SELECT",
+    "SENTINEL",
+    "SUBSCRIBE",
+}
 _NO_COMMANDS = {"FAILED", "MOVED", "NOAUTH", "USR", "WRONGTYPE"}
 _WORD = re.compile("[A-Z]{3,}")
 

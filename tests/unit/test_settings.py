@@ -18,6 +18,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 DEFAULTS = {
     "url": None,
     "wire_version": "echomq:3.0.0",
+    "wire": "4",
     "concurrency": 10,
     "lease_ms": 30_000,
     "beat_ms": 1_000,
