@@ -56,10 +56,10 @@ async def test_blocking_code_of_the_package_is_refused() -> None:
 
 async def test_reading_scripts_and_minting_may_block() -> None:
     """What is read once, and a lock held for instructions, are allowed by name."""
-    read = _as_package_code("def scripts(path): return path.read_text()", "script.py").scripts
+    read = _as_package_code("def scripts(path): return path.read_text()", "catalogue.py").scripts
     assert "version" in read(_PACKAGE / "__init__.py")
     with pytest.raises(BlockingError, match="io"):
-        _as_package_code("def other(path): return path.read_text()", "script.py").other(_PACKAGE / "__init__.py")
+        _as_package_code("def other(path): return path.read_text()", "catalogue.py").other(_PACKAGE / "__init__.py")
     lock = threading.Lock()
     lock.acquire()
     releaser = threading.Timer(0.01, lock.release)
