@@ -190,7 +190,7 @@ class BatchSlots:
     ended.
     """
 
-    __slots__ = ("_on_end", "_slots", "running", "size")
+    __slots__ = ("_on_end", "_slots", "per_claim", "running", "size")
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class BatchSlots:
         executor: BatchExecutor,
         on_end: Callable[[Job, Outcome], None],
     ) -> None:
-        self.size = size
+        self.size = self.per_claim = size
         self.running: set[Job] = set()
         self._on_end = on_end
         self._slots: Slots[Batch, Ends] = Slots(

@@ -189,7 +189,7 @@ class Consumer:
 
     def _wanted(self) -> int:
         """How many jobs to claim now."""
-        return 0 if self._stopping or self._settle.stuck else self.slots.free
+        return 0 if self._stopping or self._settle.stuck else min(self.slots.free, self.slots.per_claim)
 
     def _left_ms(self) -> float:
         """How long to rest at most."""

@@ -25,6 +25,8 @@ from echomq_worker.logs import current_job
 # Runners whose jobs never suspend give the event loop a turn after so long, all of them together.
 TURN_MS = 5.0
 _CALLED_AT_ONCE = 2
+# So few slots are filled by one claim.
+_FEW = 16
 # What a cancelled runner gets to end before it is left behind.
 _LEAVE_S = 0.5
 
@@ -41,6 +43,7 @@ class Places(Protocol):
     """Where a consumer's jobs run, as it and the hand-over see it."""
 
     size: int
+    per_claim: int
     running: set[Job]
 
     @property
@@ -82,11 +85,13 @@ class Slots(Generic[T, R]):
         "_idle",
         "_in_turn",
         "_jobs",
+        "_loop",
         "_made",
         "_name",
         "_on_end",
         "_runners",
         "_turn_ends_ms",
+        "per_claim",
         "running",
         "size",
     )
@@ -102,6 +107,8 @@ class Slots(Generic[T, R]):
         on_end: Callable[[T, R], None],
     ) -> None:
         self.size = size
+        # Half of them at most: the server looks for the next jobs while the handlers of the last ones run.
+        self.per_claim = max(_FEW, -(-size // 2))
         # By claim, not by id: a job whose lease was lost may be claimed again while its handler still ends.
         self.running: set[T] = set()
         self._name = name
@@ -115,7 +122,8 @@ class Slots(Generic[T, R]):
         self._in_turn = False
         self._turn_ends_ms = 0.0
         self._runners: set[asyncio.Task[None]] = set()
-        self._failed: asyncio.Future[Never] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._failed: asyncio.Future[Never] = self._loop.create_future()
         self._closing = False
         self._at_fault: object = None
         # That of the making, not of the job whose runner calls the next one.
@@ -128,9 +136,10 @@ class Slots(Generic[T, R]):
         return self.size - len(self.running) - len(self._jobs)
 
     def start(self, jobs: Sequence[T]) -> None:
-        """Run `jobs`; there are free slots for all of them."""
+        """Run `jobs`, from the event loop's next turn on; there are free slots for all of them."""
         self._jobs.extend(jobs)
-        self._call()
+        # Not in this turn: what the caller sends next is on its way first, so that the server works while handlers do.
+        self._loop.call_soon(self._call)
 
     def take_unstarted(self) -> list[T]:
         """The jobs that no runner has begun, which will not run here any more."""
@@ -165,9 +174,7 @@ class Slots(Generic[T, R]):
             self._called += 1
 
     def _make(self) -> None:
-        task = asyncio.get_running_loop().create_task(
-            self._run(), name=f"{self._name}/{self._made}", context=self._context.copy()
-        )
+        task = self._loop.create_task(self._run(), name=f"{self._name}/{self._made}", context=self._context.copy())
         self._runners.add(task)
         task.add_done_callback(self._ended)
 
@@ -194,7 +201,7 @@ class Slots(Generic[T, R]):
 
     async def _run(self) -> None:
         jobs, running, clock = self._jobs, self.running, self._clock
-        loop, runner = asyncio.get_running_loop(), asyncio.current_task()
+        loop, runner = self._loop, asyncio.current_task()
         job: T | None
         outcome: R | None
         while not self._closing:

@@ -63,7 +63,7 @@ local turns = math.min(tonumber(meta[5]) or rot.length, rot.length)
 while claim.count < room do
   local lane = claim.lanes and next_lane(claim, rot)
   if flat_open and (not lane or turns < 1) then
-    flat_open = next_job(claim, flat)
+    flat_open = not claim.lanes and take_plain(claim, flat) or next_job(claim, flat)
     if flat_open then turns = rot.lanes end
   elseif not lane then
     break

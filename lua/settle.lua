@@ -19,17 +19,21 @@ local p, now = ARGV[1], now_ms()
 local at = parse()
 if not at then return redis.error_reply('ERR settle verdicts are not well-formed: expected c, v, r or d and its values') end
 
-local rows, keys, groups, marks, kin = {}, {}, {}, {}, {}
+local rows, keys, groups, marks, kin, grouped = {}, {}, {}, {}, {}, false
+local prefix = p .. 'job:'
 for n, i in ipairs(at) do
-  local key = p .. 'job:' .. ARGV[i + 1]
-  local row = read_row(key)
+  local key = prefix .. ARGV[i + 1]
+  local row = read_row(key, ARGV[i])
   -- The group that the worker was given at the claim frees the slot also where the row is gone.
-  rows[n], keys[n], groups[n] = row, key, row[GROUP] or ARGV[i + 3]
+  local group = row[GROUP] or ARGV[i + 3]
+  rows[n], keys[n], groups[n] = row, key, group
+  grouped = grouped or group ~= ''
   if row[DEDUP] or row[PARENT] then
     kin[n] = row[PARENT] and read_child(p, ARGV[i + 1]) or child_of(ARGV[i + 1], {row[DEDUP]})
     touch_ended(p, kin[n])
   end
-  marks[3 * n - 2], marks[3 * n - 1], marks[3 * n] = key .. ':logs', key .. ':lock', key .. ':dependencies'
+  local m = 3 * n
+  marks[m - 2], marks[m - 1], marks[m] = key .. ':logs', key .. ':lock', key .. ':dependencies'
 end
 local found = 0
 for i = 1, #marks, CHUNK do found = found + redis.call('EXISTS', unpack(marks, i, math.min(i + CHUNK - 1, #marks))) end
@@ -43,14 +47,14 @@ if ceiling then
   redis.call('LLEN', p .. 'ready')
   redis.call('LLEN', p .. 'ring')
 end
-local known = read_lanes(p, KEYS[1], at, groups)
+local known = grouped and read_lanes(p, KEYS[1], at, groups) or no_lanes()
 
 local answers, changed, told = {}, {}, {}
 local done = {completed = 0, failed = 0, ended = {}, erased = {}, due = {}, dead = {}, left = {}, freed = {}}
 for n, i in ipairs(at) do
   local id, row = ARGV[i + 1], rows[n]
   -- The same id twice in one call: the second is decided on what the first left behind.
-  if changed[id] == 'erased' then row = {} elseif changed[id] then row = read_row(keys[n]) end
+  if changed[id] == 'erased' then row = {} elseif changed[id] then row = read_row(keys[n], ARGV[i]) end
   local answer, ends = decide(row, i)
   answers[n] = answer
   if ends then

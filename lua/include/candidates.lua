@@ -59,15 +59,16 @@ local function has_more(claim, s)
   return true
 end
 
+-- `attempts` of a row counted up; a row that has none was never claimed.
+local function token_after(attempts)
+  return string.format('%.0f', (tonumber(attempts) or 0) + 1)
+end
+
 -- Files a job as taken: six values of the reply, from which the writing pass works too.
 local function take(claim, s, id, row, crashes, lease)
   local jobs, n, attempts = claim.jobs, claim.count * 6, row[ATTEMPTS]
-  local token = claim.tokens[attempts]
-  if not token then
-    token = string.format('%.0f', (tonumber(attempts) or 0) + 1)
-    claim.tokens[attempts] = token
-  end
-  jobs[n + 1], jobs[n + 2], jobs[n + 3] = id, row[PAYLOAD], token
+  if not claim.tokens[attempts] then claim.tokens[attempts] = token_after(attempts) end
+  jobs[n + 1], jobs[n + 2], jobs[n + 3] = id, row[PAYLOAD], claim.tokens[attempts]
   jobs[n + 4], jobs[n + 5], jobs[n + 6] = s.name or '', row[FAILURES] or '0', crashes
   claim.count = claim.count + 1
   claim.leave[#claim.leave + 1] = id
@@ -88,7 +89,8 @@ local function next_job(claim, s)
     s.i = s.i + 1
     claim.looked = claim.looked + 1
     local id, lease = s.ids[s.i], s.scores[s.base + s.i]
-    local row, what, crashes, reason = read_row(claim, id), 'drop', 0, nil
+    local row, what, crashes, reason = s.row or read_row(claim, id), 'drop', 0, nil
+    s.row = nil
     if not claim.seen[id] then what, crashes, reason = judge(claim, s, id, row, lease) end
     local stays = claim.seen[id] == 'pass' and s.name
     if claim.lanes then claim.seen[id] = claim.seen[id] or what end
@@ -106,4 +108,30 @@ local function next_job(claim, s)
     end
   end
   return false
+end
+
+-- The same for a run of jobs as most are, from where the cursor of flat pending stands: not claimed before, of no lane,
+-- without a request to cancel or an expiry. Ends at the first that is another, whose row it leaves for next_job; answers
+-- whether it took any.
+local function take_plain(claim, s)
+  local jobs, leave, tokens, rows, count = claim.jobs, claim.leave, claim.tokens, claim.rows, claim.count
+  local before = count
+  while count < claim.room and has_more(claim, s) do
+    local i, id = s.i + 1, s.ids[s.i + 1]
+    local row = read_row(claim, id)
+    if s.scores[s.base + i] or row[STATE] ~= 'pending' or row[GROUP] or row[HELD] or row[CRASHES] or row[CANCEL]
+      or row[EXPIRES] then
+      s.row = row
+      break
+    end
+    if row[PARENT] then claim.kin[#claim.kin + 1] = id end
+    local attempts, n = row[ATTEMPTS], 6 * count
+    if not tokens[attempts] then tokens[attempts] = token_after(attempts) end
+    jobs[n + 1], jobs[n + 2], jobs[n + 3] = id, row[PAYLOAD], tokens[attempts]
+    jobs[n + 4], jobs[n + 5], jobs[n + 6] = '', row[FAILURES] or '0', 0
+    count = count + 1
+    leave[#leave + 1], s.i = id, i
+  end
+  claim.count, claim.looked = count, claim.looked + count - before
+  return count > before
 end

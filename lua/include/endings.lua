@@ -3,8 +3,12 @@
 
 -- What the endings of grouped jobs need to know. By the verdict's number: the lease, and whether the id still stands in its
 -- lane. By lane: the jobs in flight and the limit. Every key that they write is read, each lane by one call.
+local function no_lanes()
+  return {leases = {}, stands = {}, busy = {}, limits = {}}
+end
+
 local function read_lanes(p, active, at, groups)
-  local known = {leases = {}, stands = {}, busy = {}, limits = {}}
+  local known = no_lanes()
   local numbers, ids, names, members = {}, {}, {}, {}
   for n, i in ipairs(at) do
     local group, id = groups[n], ARGV[i + 1]

@@ -1,11 +1,15 @@
 -- The verdicts of one settle: parsed and read first, each then decided on its row, then its row is written.
 -- A row is the reply of its HMGET; a verdict is the position in ARGV where it begins.
-local ATTEMPTS, HELD, SETTLED, STATE, FAILURES, GROUP = 1, 2, 3, 4, 5, 6
-local CANCEL, DEDUP, PARENT = 7, 8, 9
+local ATTEMPTS, HELD, SETTLED, STATE, GROUP, DEDUP, PARENT = 1, 2, 3, 4, 5, 6, 7
+local FAILURES, CANCEL = 8, 9
 local LENGTH = {c = 4, v = 5, r = 7, d = 6}
 
-local function read_row(key)
-  return redis.call('HMGET', key, 'attempts', 'held', 'settled', 'state', 'failures', 'group', 'cancel', 'dedup', 'parent')
+-- What a completion asks for, and all that any verdict does.
+local function read_row(key, kind)
+  if kind == 'c' or kind == 'v' then
+    return redis.call('HMGET', key, 'attempts', 'held', 'settled', 'state', 'group', 'dedup', 'parent')
+  end
+  return redis.call('HMGET', key, 'attempts', 'held', 'settled', 'state', 'group', 'dedup', 'parent', 'failures', 'cancel')
 end
 
 local function number(text)
@@ -28,13 +32,27 @@ local function parse()
   return at
 end
 
+-- Jobs of one claim mostly have the same `held`.
+local tokens = {}
+local function token_once(held)
+  local token = tokens[held]
+  if not token then
+    token = token_of(held)
+    tokens[held] = token
+  end
+  return token
+end
+
 -- The answer, and whether it ends the claim (takes the id out of every set). A row that is gone is cleaned from active all
 -- the same. A dead row takes only complete: a late retry counts its failure, nothing else moves. A job that was cancelled
 -- is dead instead of retried or delayed.
 local function decide(row, i)
   local kind, held = ARGV[i], ARGV[i + 2]
   if not row[ATTEMPTS] then return 'gone', true end
-  local token = token_of(held)
+  local token = token_once(held)
+  if row[ATTEMPTS] == token and row[HELD] == held and row[STATE] == 'active' and kind == 'c' and not row[SETTLED] then
+    return 'done', true
+  end
   if is_stale(row[ATTEMPTS], row[HELD], held, token) then return 'stale', false end
   local before, dead = settled_answer(row[SETTLED], token), row[STATE] == 'dead'
   if kind == 'c' or kind == 'v' then

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
+import redis
 from redis.asyncio import Redis
 
 from echomq_worker.errors import Unreachable
+from echomq_worker.job import Job
 from echomq_worker.options import Limits
 from echomq_worker.recovery import Swept
 from echomq_worker.settle import Settle
@@ -86,6 +89,33 @@ async def test_a_claim_is_never_for_more_than_the_free_slots(url: str, raw: Redi
         await made.consumer.beat()
         await wait_until(lambda: len(gate.began) == 6, "three more run")
         assert await raw.zcard("emq:{q}:active") == 3
+
+
+@pytest.mark.blocks(reason="a handler that blocks the event loop shows that the claim has left before")
+async def test_the_server_claims_while_the_handlers_of_the_last_claim_run(url: str, raw: Redis) -> None:
+    """A claim fills half of the slots, and the next one leaves before the first of its handlers begins: seen from a
+    handler that does not let the event loop go on.
+    """
+    seen: list[tuple[int, int]] = []
+    stands: list[Stand] = []
+
+    def active() -> int:
+        with redis.Redis.from_url(url) as asked:
+            return int(asked.zcard("emq:{q}:active"))
+
+    async def handler(_job: Job) -> None:
+        if not seen:
+            until = time.monotonic() + 5
+            while active() < 40 and time.monotonic() < until:
+                pass
+            seen.append((40 - stands[0].consumer.slots.free, active()))
+
+    await pending(raw, range(50))
+    async with stand(url, handler, concurrency=40) as made:
+        stands.append(made)
+        made.shared.tasks.start_soon(made.consumer.run)
+        await wait_until(lambda: made.counts.get("done") == 50, "all are done")
+    assert seen == [(20, 40)], "in hand here, and claimed on the server"
 
 
 async def test_nothing_is_claimed_while_verdicts_cannot_be_delivered(url: str, raw: Redis) -> None:

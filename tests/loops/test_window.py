@@ -114,22 +114,23 @@ async def test_the_first_job_waits_no_longer_than_the_window(url: str, raw: Redi
     assert calls.ids == [ids]
 
 
-async def test_a_batch_is_at_most_what_fits(url: str, raw: Redis) -> None:
-    """One at a time: the rest is claimed when it has ended."""
-    calls = Calls(shut=True)
-    ids = await pending(raw, range(25))
-    async with window(url, calls) as made:
+@pytest.mark.parametrize("most", [10, 60])
+async def test_a_batch_is_at_most_what_fits(url: str, raw: Redis, most: int) -> None:
+    """One at a time, all of it by one claim: the rest is claimed when it has ended."""
+    calls, half = Calls(shut=True), most // 2
+    ids = await pending(raw, range(2 * most + half))
+    async with window(url, calls, concurrency=most) as made:
         assert (await made.consumer.beat()).claimed is not None
         beat = await made.consumer.beat()
         assert (beat.claimed, beat.looked) == (None, False)
         calls.gate.set()
-        for size in (10, 5):
+        for size in (most, half):
             await wait_until(lambda: made.station.idle, "the batch has ended")
             claimed = (await made.consumer.beat()).claimed
             assert claimed is not None
             assert len(claimed.jobs) == size
-        await wait_until(lambda: made.counts.get("done") == 25, "all are done")
-    assert calls.ids == [ids[:10], ids[10:20], ids[20:]]
+        await wait_until(lambda: made.counts.get("done") == len(ids), "all are done")
+    assert calls.ids == [ids[:most], ids[most : 2 * most], ids[2 * most :]]
 
 
 async def test_several_consumers_share_the_room(url: str, raw: Redis) -> None:
