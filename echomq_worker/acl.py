@@ -42,7 +42,7 @@ class Role:
 # What every connection sends: its name, the fence, scripts by their hash and by their text.
 _CONNECTION = ("client|setname", "get", "evalsha", "eval")
 _REPORTS = ("flow_deliver", "flow_deliver_death")
-_HANDS = ("claim_many", "settle", "keep", "look", "release", "disown", "repeat_fire")
+_HANDS = ("claim_many", "settle", "keep", "look", "release", "disown", "repeat_fire", "cron_fire")
 
 
 @cache
@@ -53,7 +53,7 @@ def roles() -> Mapping[str, Role]:
             "producer": Role(
                 (
                     *("enqueue", "schedule", "enqueue_many", "admit_many", "lane_enqueue", "flow_child", "flow_hold"),
-                    *("repeat_register", "repeat_cancel", *_REPORTS),
+                    *("repeat_register", "cron_register", "repeat_cancel", *_REPORTS),
                 ),
                 # Flows look before they add, and read what children have returned; Repeat reads its registry.
                 ("hmget", "hexists", "lrange", "hgetall", "hkeys", "zcard", "zrange", "zmscore"),
@@ -67,7 +67,7 @@ def roles() -> Mapping[str, Role]:
                     *("blpop", "lpush", "pexpire", "ltrim", "client|id", "client|unblock"),  # parking
                     *("subscribe", "publish", "ping"),  # requests to cancel, events, health
                     *("script|load", "time", "role"),  # at the start
-                    *("zrangebyscore", "zrange", "zmscore", "zcard", "lrange", "lrem"),  # the Pump
+                    *("zrangebyscore", "zrange", "zmscore", "zcard", "lrange", "lrem", "hmget"),  # the Pump
                     *("hgetall", "hkeys"),  # a flow's parent reads its children
                     *("llen", "hexists", "zcount"),  # a burst looks whether anything is left
                 ),

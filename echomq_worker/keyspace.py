@@ -68,6 +68,7 @@ class Keys:
         "base",
         "cancel",
         "completed",
+        "cron",
         "dead",
         "events",
         "failed",
@@ -107,6 +108,7 @@ class Keys:
         self.completed = f"{base}metrics:completed"
         self.failed = f"{base}metrics:failed"
         self.repeat = f"{base}repeat"
+        self.cron = f"{base}cron"
         self.limiter = f"{base}limiter"
         self.outbox = f"{base}flow:outbox"
         self.malformed = f"{base}flow:outbox:malformed"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import anyio
 
+from echomq_worker.calendars import Calendars
 from echomq_worker.clock import Clock
 from echomq_worker.connector import Wire
 from echomq_worker.dead import Retention
@@ -50,6 +51,7 @@ class Pump:
     """The Pump of one queue. `beat()` is one bounded tick, `run()` repeats it."""
 
     __slots__ = (
+        "_calendars",
         "_clock",
         "_degraded",
         "_keys",
@@ -86,6 +88,7 @@ class Pump:
         self._degraded = degraded
         self._retention = retention
         self._log = log
+        self._calendars = Calendars(wire, keys, mint=mint, log=log)
         self._nap = Nap()
         self._poked = False
         self._stopping = False
@@ -111,11 +114,12 @@ class Pump:
         now = self._clock.now_ms()
         with anyio.CancelScope(shield=True):
             # Both are queued in one turn of the event loop, so they leave in one write.
-            (due, head, reports), (promoted,) = await asyncio.gather(
+            (due, head, calendar, reports), (promoted,) = await asyncio.gather(
                 self._wire.pipeline(
                     [
                         ("ZRANGEBYSCORE", keys.repeat, "-inf", now, "LIMIT", 0, BATCH),
                         ("ZRANGE", keys.repeat, 0, 0, "WITHSCORES"),
+                        ("ZRANGE", keys.cron, 0, 0, "WITHSCORES"),
                         ("LRANGE", keys.outbox, 0, OUTBOX_BATCH - 1),
                     ]
                 ),
@@ -123,7 +127,7 @@ class Pump:
                     self._wire, [("promote", (keys.schedule, keys.pending), (keys.base, self._promote_batch))]
                 ),
             )
-            for reply in (due, head, reports, promoted):
+            for reply in (due, head, calendar, reports, promoted):
                 if isinstance(reply, Exception):
                     raise reply
             next_due = head[1] if head else b""
@@ -134,9 +138,10 @@ class Pump:
                     self._wire, "repeat_fire", (keys.repeat, keys.pending), (keys.base, now, *pairs)
                 )
                 fired = answers.count(b"fired")
+            struck = await self._calendars.beat(calendar, now)
             delivered, more = await self._deliver(reports)
             trimmed = 0 if self._retention is None else await self._retention.beat()
-        return Tick(fired, promoted, _run_at(next_due), trimmed, delivered, more)
+        return Tick(fired + struck.fired, promoted, _earliest(next_due, struck.next_due), trimmed, delivered, more)
 
     async def _deliver(self, reports: list[bytes]) -> tuple[int, bool]:
         """How many reports reached their parents, and whether there may be more."""
@@ -176,7 +181,7 @@ class Pump:
                     await self._nap.sleep(self._clock, gap_ms)
 
 
-def _run_at(score: bytes) -> int | None:
-    """The lowest score of the registry; None where it is empty, or never due (a foreign client may write `inf`)."""
-    run_at = float(score or "inf")
+def _earliest(*scores: bytes) -> int | None:
+    """The lowest score of both registries; None where there is none, or never due: a foreign client may write `inf`."""
+    run_at = min(float(score or "inf") for score in scores)
     return int(run_at) if math.isfinite(run_at) else None

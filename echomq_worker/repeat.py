@@ -1,28 +1,31 @@
 """Repeat: a recurrence is a registration, not a loop; each occurrence is a job of its own.
 
 Source: the seed "Scheduling & recurrence" (register, cancel, due, advance, count; every score is priced on the host's
-clock); `fixed_rate`, `update` and `fire`, which claims, enqueues and advances in one script, are ours.
+clock); `fixed_rate`, `update`, calendars (decision 0033) and `fire`, which claims, enqueues and advances in one script,
+are ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self, overload
 
 from echomq_worker.clock import Clock, SystemClock
 from echomq_worker.codec import encode
 from echomq_worker.connector import Wire
+from echomq_worker.cron import Cron
+from echomq_worker.errors import InvalidArgument
 from echomq_worker.guards import integer
 from echomq_worker.identity import Mint, default_mint
 from echomq_worker.keyspace import Keys, check_name
 from echomq_worker.rows import checked
-from echomq_worker.script import evaluate
+from echomq_worker.script import Call, evaluate
 
 Outcome = Literal["fired", "not_due", "absent", "duplicate"]
 
 _REGISTRATION = ("exists", "registered", "updated")
-_FIELDS = ("every_ms", "template", "fixed_rate")
+_FIELDS = ("every_ms", "template", "fixed_rate", "cron", "tz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class RepeatRecord:
     """One registration: its period, the payload of each occurrence, its next run in ms on the hosts' clock.
 
     `fixed_rate`: runs keep the grid (due + period, whole missed periods skipped), else the next run is a period after
-    the last one fired.
+    the last one fired. One that runs by a calendar has `cron` and `tz`, and a period of 0.
     """
 
     name: str
@@ -38,6 +41,8 @@ class RepeatRecord:
     template: bytes
     next_at_ms: int
     fixed_rate: bool = False
+    cron: str | None = None
+    tz: str | None = None
 
 
 class Registration(str):
@@ -86,6 +91,7 @@ class Repeat:
         self._clock = clock or SystemClock()
         self._mint = mint or default_mint()
 
+    @overload
     async def register(
         self,
         queue: str,
@@ -96,28 +102,63 @@ class Repeat:
         first_in_ms: int = 0,
         fixed_rate: bool = False,
         update: bool = False,
+    ) -> Registration: ...
+
+    @overload
+    async def register(
+        self, queue: str, name: str, *, cron: str, tz: str = "UTC", template: object, update: bool = False
+    ) -> Registration: ...
+
+    async def register(
+        self,
+        queue: str,
+        name: str,
+        every_ms: int | None = None,
+        template: object = None,
+        *,
+        first_in_ms: int = 0,
+        fixed_rate: bool = False,
+        cron: str | None = None,
+        tz: str = "UTC",
+        update: bool = False,
     ) -> Registration:
         """Register a name; the first run is `first_in_ms` (0 or more) from now, then every `every_ms` (1 or more).
 
+        With `cron` instead (five fields, read in the time zone `tz`) the runs are those of a calendar: the first is its
+        next one, and runs that nobody was there to fire are one run, late. It needs the extra `cron`; ConfigError
+        without it. A time of day in an hour that summer time skips runs right behind it, in one that comes twice the
+        first time; an expression whose minute or hour begins with `*` goes by real time.
+
         A name that is registered already answers `exists` and is left alone; what differs is on the answer. With
-        `update` what differs is replaced (`updated`); its next run moves only when the period does.
+        `update` what differs is replaced (`updated`); its next run moves only when the period or the calendar does.
         """
         keys, payload = Keys(queue), encode(template)
         check_name("repeat name", name)
-        first_at = self._clock.now_ms() + integer("first_in_ms", first_in_ms, at_least=0)
-        values = [name, str(integer("every_ms", every_ms, at_least=1)), payload, str(first_at)]
-        values += [flag for flag, given in (("fixed", fixed_rate), ("update", update)) if given]
-        reply = await evaluate(self._wire, "repeat_register", (keys.repeat, keys.repeat_record(name)), values)
-        outcome = _REGISTRATION[reply]
-        if outcome != "exists":
+        flags = ["update"] if update else []
+        if cron is None:
+            if every_ms is None:
+                raise InvalidArgument(f"repeat {name!r}: neither every_ms nor cron is given, expected one of them")
+            first_at = self._clock.now_ms() + integer("first_in_ms", first_in_ms, at_least=0)
+            values = [name, str(integer("every_ms", every_ms, at_least=1)), payload, str(first_at)]
+            flags += ["fixed"] if fixed_rate else []
+            asked = {"every_ms": every_ms, "template": payload, "fixed_rate": fixed_rate, "cron": None}
+            call: Call = ("repeat_register", (keys.repeat, keys.repeat_record(name)), [*values, *flags])
+        else:
+            if every_ms is not None or first_in_ms or fixed_rate:
+                raise InvalidArgument(f"repeat {name!r}: cron is given, expected no every_ms, first_in_ms, fixed_rate")
+            calendar = Cron.of(cron, tz)
+            values = [name, calendar.expression, tz, payload, str(calendar.after(self._clock.now_ms()))]
+            asked = {"every_ms": 0, "template": payload, "cron": calendar.expression, "tz": tz}
+            call = ("cron_register", (keys.cron, keys.repeat_record(name), keys.repeat), [*values, *flags])
+        return await self._registered(keys, name, call, asked)
+
+    async def _registered(self, keys: Keys, name: str, call: Call, asked: Mapping[str, object]) -> Registration:
+        outcome = _REGISTRATION[await evaluate(self._wire, *call)]
+        standing = await self._records(keys, [name]) if outcome == "exists" else []
+        if not standing:
             return Registration.of(outcome)
-        records = await self._records(keys, [name])
-        if not records:
-            return Registration.of(outcome)
-        standing = records[0]
-        asked = {"every_ms": every_ms, "template": payload, "fixed_rate": fixed_rate}
-        difference = [field for field, value in asked.items() if getattr(standing, field) != value]
-        return Registration.of(outcome, standing, difference)
+        difference = [field for field, value in asked.items() if getattr(standing[0], field) != value]
+        return Registration.of(outcome, standing[0], difference)
 
     async def cancel(self, queue: str, name: str) -> bool:
         """Remove a registration; False when there was none. Occurrences that were enqueued stay."""
@@ -125,7 +166,10 @@ class Repeat:
         return bool(await evaluate(self._wire, "repeat_cancel", (keys.repeat, keys.repeat_record(name)), (name,)))
 
     async def due(self, queue: str, now_ms: int | None = None) -> list[RepeatRecord]:
-        """The registrations whose next run is at or before `now_ms` (default: the host's clock), earliest first."""
+        """The registrations whose next run is at or before `now_ms` (default: the host's clock), earliest first.
+
+        Those of a period: what runs by a calendar is the Pump's.
+        """
         keys = Keys(queue)
         until = self._clock.now_ms() if now_ms is None else integer("now_ms", now_ms)
         return await self._listed(keys, await self._wire.call("ZRANGE", keys.repeat, "-inf", until, "BYSCORE"))
@@ -139,10 +183,12 @@ class Repeat:
 
     async def count(self, queue: str) -> int:
         """How many names are registered."""
-        return int(await self._wire.call("ZCARD", Keys(queue).repeat))
+        keys = Keys(queue)
+        return sum(checked(await self._wire.pipeline([("ZCARD", key) for key in (keys.repeat, keys.cron)])))
 
     async def fire(self, queue: str, names: Iterable[str], now_ms: int | None = None) -> Firing:
-        """Fire the names that are due at `now_ms` (default: the host's clock): once per period for a whole fleet.
+        """Fire the names that are due at `now_ms` (default: the host's clock): once per period for a whole fleet. Names
+        of a period only, as `due` answers them.
 
         Each occurrence is claimed, enqueued and advanced in one script, so no crash falls in between. A cancelled name
         is `absent` and dropped.
@@ -163,15 +209,35 @@ class Repeat:
 
     async def _records(self, keys: Keys, names: Sequence[str]) -> list[RepeatRecord]:
         """The records of names, those without one left out."""
-        rows = checked(await self._wire.pipeline([("HMGET", keys.repeat_record(name), *_FIELDS) for name in names]))
-        scores = await self._wire.call("ZMSCORE", keys.repeat, *names) if names else []
+        if not names:
+            return []
+        *rows, periods, calendars = checked(
+            await self._wire.pipeline(
+                [
+                    *(("HMGET", keys.repeat_record(name), *_FIELDS) for name in names),
+                    *(("ZMSCORE", key, *names) for key in (keys.repeat, keys.cron)),
+                ]
+            )
+        )
+        both = zip(rows, periods, calendars, strict=True)
+        scores = [period if row[3] is None else calendar for row, period, calendar in both]
         return [
-            RepeatRecord(name, int(every_ms), template or b"", int(float(score or 0)), fixed_rate is not None)
-            for name, (every_ms, template, fixed_rate), score in zip(names, rows, scores, strict=True)
-            if every_ms is not None
+            RepeatRecord(
+                name,
+                int(every_ms or 0),
+                template or b"",
+                int(float(score or 0)),
+                fixed_rate is not None,
+                None if cron is None else cron.decode("utf-8", "replace"),
+                None if cron is None else (tz or b"UTC").decode("utf-8", "replace"),
+            )
+            for name, (every_ms, template, fixed_rate, cron, tz), score in zip(names, rows, scores, strict=True)
+            if every_ms is not None or cron is not None
         ]
 
     async def list(self, queue: str) -> list[RepeatRecord]:
-        """All registrations, the earliest next run first."""
+        """All registrations, of periods and of calendars, the earliest next run first."""
         keys = Keys(queue)
-        return await self._listed(keys, await self._wire.call("ZRANGE", keys.repeat, 0, -1))
+        names = checked(await self._wire.pipeline([("ZRANGE", key, 0, -1) for key in (keys.repeat, keys.cron)]))
+        records = await self._listed(keys, [member for members in names for member in members])
+        return sorted(records, key=lambda record: record.next_at_ms)

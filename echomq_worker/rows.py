@@ -149,14 +149,14 @@ async def groups(wire: Wire, keys: Keys) -> list[str]:
 
 async def counts(wire: Wire, keys: Keys) -> Counts:
     """How many jobs stand where, in three round trips. A lane that nothing names is not counted: the audit finds it."""
-    sets = (keys.pending, keys.active, keys.schedule, keys.dead, keys.repeat)
-    pending, active, scheduled, dead, repeats, paused = checked(
+    sets = (keys.pending, keys.active, keys.schedule, keys.dead, keys.repeat, keys.cron)
+    pending, active, scheduled, dead, periods, calendars, paused = checked(
         await wire.pipeline([*(("ZCARD", key) for key in sets), ("HEXISTS", keys.meta, "paused")])
     )
     named = await groups(wire, keys)
     depths = checked(await wire.pipeline([("ZCARD", f"{keys.base}g:{group}:pending") for group in named]))
     lanes = {group: depth for group, depth in zip(named, depths, strict=True) if depth}
-    return Counts(pending, active, scheduled, dead, repeats, bool(paused), lanes)
+    return Counts(pending, active, scheduled, dead, periods + calendars, bool(paused), lanes)
 
 
 async def totals(wire: Wire, keys: Keys) -> Totals:

@@ -25,24 +25,27 @@ for _, name in ipairs({'active', 'pending', 'schedule', 'dead'}) do find_set(wor
 find_lanes(work, 'LRANGE', 'ring')
 find_lanes(work, 'SRANDMEMBER', 'paused')
 for _, name in ipairs({'glimit', 'gactive', 'gweight'}) do find_lanes(work, 'HRANDFIELD', name) end
-local repeats = work.left > 0 and redis.call('ZRANGE', p .. 'repeat', 0, work.left - 1) or {}
-local records = {}
-for i, name in ipairs(repeats) do
-  records[i] = p .. 'repeat:' .. name
-  redis.call('HLEN', records[i])
+local repeats, records, named = {}, {}, 0
+for _, set in ipairs({'repeat', 'cron'}) do
+  repeats[set] = work.left > named and redis.call('ZRANGE', p .. set, 0, work.left - named - 1) or {}
+  for _, name in ipairs(repeats[set]) do
+    named = named + 1
+    records[named] = p .. 'repeat:' .. name
+    redis.call('HLEN', records[named])
+  end
 end
 read_found(work)
 local rest = {}
-for i, name in ipairs({'ring', 'paused', 'glimit', 'gactive', 'gweight', 'repeat', 'wake', 'ready', 'limiter',
+for i, name in ipairs({'ring', 'paused', 'glimit', 'gactive', 'gweight', 'repeat', 'cron', 'wake', 'ready', 'limiter',
   'metrics:completed', 'metrics:failed', 'flow:outbox:malformed'}) do rest[i] = p .. name end
 redis.call('EXISTS', unpack(rest))
 
 delete_lanes(work)
 delete_jobs(work)
 in_chunks(records, function(...) redis.call('UNLINK', ...) end)
-call_chunked('ZREM', p .. 'repeat', repeats)
+for set, names in pairs(repeats) do call_chunked('ZREM', p .. set, names) end
 -- With budget left all that was named is gone, unless a death has just put a parent into a set.
-if work.left - #repeats < 1 or work.told then return 1 end
+if work.left - named < 1 or work.told then return 1 end
 redis.call('UNLINK', unpack(rest))
 if ARGV[3] ~= 'keep' then redis.call('UNLINK', KEYS[1]) end
 return 0

@@ -12,6 +12,7 @@ from echomq_worker.conformance.bench import GROUP, LEASE_MS, Bench, SetClock, ro
 from echomq_worker.conformance.checks import Between, holds, same
 from echomq_worker.jobs import New
 from echomq_worker.repeat import Repeat
+from echomq_worker.script import evaluate
 
 _NAME = "report"
 _RECORD = f"repeat:{_NAME}"
@@ -123,4 +124,37 @@ async def repeat_once_per_fleet(bench: Bench) -> None:
         clock.at_ms += _EVERY_MS
 
 
-SCENARIOS = (schedule, repeat, backoff, repeat_once_per_fleet)
+async def repeat_by_calendar(bench: Bench) -> None:
+    """A run of a calendar is enqueued once for the whole fleet, and a Pump that knows periods only never meets it."""
+    q, record = bench.queue(), {"cron": "0 3 * * *", "tz": "UTC", "template": "tick"}
+    q.owns(_RECORD)
+    words, due, after = (record["cron"], record["tz"]), 1_000_000, 1_500_000
+    registered = (_NAME, *words, b"tick", str(due))
+    names = (q.keys.cron, q.keys.repeat_record(_NAME), q.keys.repeat)
+    same(await evaluate(q.wire, "cron_register", names, registered), 1, "register")
+    same(await evaluate(q.wire, "cron_register", names, registered), 0, "the name again")
+    same(await q.state(), {"cron": {_NAME: due}, _RECORD: record}, "the registry of calendars, beside that of periods")
+    same((await q.pump(SetClock(due - 1)).beat()).next_due_ms, due, "when a Pump is needed next")
+    ids = [bench.mint.next() for _ in range(5)]
+
+    async def fire(id: str) -> list[bytes]:
+        told = (q.keys.base, str(due + 700), _NAME, id, str(due), str(after), *words)
+        return list(await evaluate(q.wire, "cron_fire", (q.keys.cron, q.keys.pending), told))
+
+    answers = sorted([await one for one in asyncio.as_completed([fire(id) for id in ids])])
+    same(
+        answers, [[b"fired", b"1500000"], *([b"not_due", b"1500000"] for _ in ids[1:])], "five hosts at the same moment"
+    )
+    state = await q.state()
+    same(state.get("cron"), {_NAME: after}, "the next run as the host has computed it")
+    same([state[f"job:{id}"]["payload"] for id in state["pending"]], ["tick"], "the one job that came of it")
+    book = Repeat(q.wire, clock=SetClock(after), mint=bench.mint)
+    same(await book.due(q.name), [], "what a Pump of periods would fire")
+    same(await book.advance(q.name, _NAME, 5), False, "what it would move on")
+    same(await book.cancel(q.name, _NAME), True, "cancel")
+    same(
+        sorted(await q.state()), sorted(("pending", *(f"job:{id}" for id in state["pending"]))), "the queue without it"
+    )
+
+
+SCENARIOS = (schedule, repeat, backoff, repeat_once_per_fleet, repeat_by_calendar)

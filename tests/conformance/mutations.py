@@ -199,6 +199,11 @@ MUTATIONS = (
     Mutation("repeat_cancel", "redis.call('DEL', KEYS[2])", "", "repeat"),
     Mutation("repeat_advance", "redis.call('ZADD', KEYS[1], next_at, ARGV[1])", "", "repeat"),
     Mutation("repeat_fire", "elseif not score or score > now then", "elseif not score then", "repeat_once_per_fleet"),
+    Mutation(
+        "cron_register", "if exists and (same or ARGV[6] ~= 'update') then return 0 end", "", "repeat_by_calendar"
+    ),
+    Mutation("cron_fire", "elseif score ~= due or due > now then", "elseif due > now then", "repeat_by_calendar"),
+    Mutation("repeat_advance", "or redis.call('HEXISTS', KEYS[2], 'cron') == 1 then", "then", "repeat_by_calendar"),
     # ---------------------------------------------------------------------------------------------------- flows
     Mutation("flow_add", "redis.call('SET', KEYS[2], ARGV[3])", "redis.call('SET', KEYS[2], 1)", "flow_add_bulk"),
     Mutation(

@@ -247,39 +247,6 @@ def test_a_score_beyond_any_calendar_is_shown_as_it_is(cli: Cli) -> None:
     assert "9007199254740991" in out
 
 
-def test_repeats_are_added_listed_and_cancelled(cli: Cli) -> None:
-    """register, exists (with what differs), updated, list, cancel; cancelling what is not there is 1."""
-    added = cli("repeat", "add", "reports", "daily", "86400000", '{"kind": "daily"}', "--first-in-ms", "60000")
-    same = cli("repeat", "add", "reports", "daily", "86400000", '{"kind": "daily"}')
-    other = cli("repeat", "add", "reports", "daily", "3600000", '{"kind": "daily"}')
-    updated = cli("repeat", "add", "reports", "daily", "3600000", '{"kind": "daily"}', "--fixed-rate", "--update")
-    _, listed, _ = cli("repeat", "list", "reports", "--json")
-    _, as_text, _ = cli("repeat", "list", "reports")
-    _, as_json, _ = cli("repeat", "add", "reports", "daily", "3600000", "x", "--json")
-    cancelled = cli("repeat", "cancel", "reports", "daily")
-    again = cli("repeat", "cancel", "reports", "daily")
-
-    assert (added, same) == ((0, "registered\n", ""), (0, "exists\n", ""))
-    assert other[:2] == (0, "exists\n")
-    assert "another every_ms" in other[2]
-    assert updated[:2] == (0, "updated\n")
-    record = json.loads(listed)
-    assert (record["name"], record["every_ms"], record["fixed_rate"]) == ("daily", 3_600_000, True)
-    assert record["template"] == '{"kind": "daily"}'
-    assert "fixed" in as_text
-    assert json.loads(as_json) == {"name": "daily", "outcome": "exists", "difference": ["template", "fixed_rate"]}
-    assert (cancelled[:2], again[0]) == ((0, "cancelled\n"), 1)
-
-
-@pytest.mark.parametrize("every", ["0", "-5", "often"])
-def test_a_wrong_period_is_refused(cli: Cli, every: str) -> None:
-    """A period is an integer of at least 1 ms."""
-    code, _, err = cli("repeat", "add", "reports", "daily", "x", "--first-in-ms", "1", "--", every)
-
-    assert code == 2
-    assert err.count("\n") == 1
-
-
 def test_check_says_what_it_would_run(cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings, server, handlers with the numbers in force, and what is worth a look; nothing is run."""
     monkeypatch.setenv("ECHOMQ_MAX_ATTEMPTS", "7")

@@ -30,6 +30,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "conformance": (),
     "ping": (),
     "repeat add": (QUEUE, "daily", "1000", "{}"),
+    "repeat cron": (QUEUE, "nightly", "0 3 * * *", "{}"),
     "repeat list": (QUEUE,),
     "repeat cancel": (QUEUE, "daily"),
     "queue stats": (QUEUE,),
@@ -69,6 +70,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
 }
 # By what the help calls a value. Of a name, its own name is shown too where the word stands for several kinds.
 WRONG: dict[str, tuple[str, ...]] = {
+    "CRON": ("0 3 * *", "0 25 * * *", "0 0 31 2 *", "daily", ""),
     "EVERY_MS": ("0", "-5", "often"),
     "FILE": ("missing.json", "."),
     "FORMAT": ("xml",),
@@ -92,6 +94,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "WHAT": ("nothing",),
     "WINDOW_MS": ("0", "soon"),
     "WIRE": ("5", "native"),
+    "ZONE": ("Europe/Nowhere", "Europe", ""),
 }
 # Any text is one.
 FREE = {"LINE", "PAYLOAD|-", "VALUE"}

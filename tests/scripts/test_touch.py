@@ -29,7 +29,17 @@ NAMES = [
     *(ROW, f"{ROW}:logs", f"{ROW}:lock", f"{ROW}:dependencies", f"{ROW}:processed", f"{ROW}:failed"),
     *(f"{ROW}:unsuccessful", OTHER_ROW, f"{OTHER_ROW}:lock", LANE),
     *("pending", "active", "schedule", "dead", "ring", "wake", "ready", "paused", "glimit", "gactive", "gweight"),
-    *("meta", "limiter", "metrics:completed", "metrics:failed", "repeat", "repeat:daily", "repeat:no", "claimed:c"),
+    *(
+        "meta",
+        "limiter",
+        "metrics:completed",
+        "metrics:failed",
+        "repeat",
+        "repeat:daily",
+        "repeat:no",
+        "cron",
+        "claimed:c",
+    ),
     *(UP, f"{UP}:dependencies", f"{UP}:processed", f"{UP}:failed", f"{UP}:unsuccessful", OTHER_LANE),
     *("de:k", "flow:outbox", "flow:outbox:malformed", *flow_cases.NAMES),
 ]
@@ -49,6 +59,8 @@ DUE = {
 }
 PENDING = {ROW: row(), OTHER_ROW: row(), "pending": {job(1): 0, job(2): 0}}
 REPEAT = {"repeat": {"daily": 5}, "repeat:daily": {"every_ms": "1000", "template": "report"}}
+
+CALENDAR = {"cron": {"daily": 5}, "repeat:daily": {"cron": "0 3 * * *", "tz": "UTC", "template": "report"}}
 
 Verb = Callable[[FlowVerbs], Awaitable[Any]]
 CASES: dict[str, tuple[State, Verb]] = {
@@ -81,6 +93,10 @@ CASES: dict[str, tuple[State, Verb]] = {
     ),
     "repeat_register": ({}, lambda plain: plain.repeat_register("daily", 1, "t", 2)),
     "repeat_register update": (REPEAT, lambda plain: plain.repeat_register("daily", 1, "t", 2, "update")),
+    "repeat_register over a calendar": (CALENDAR, lambda plain: plain.repeat_register("daily", 1, "t", 2, "update")),
+    "cron_register": ({}, lambda plain: plain.cron_register("daily", "0 4 * * *", "UTC", "t", 2)),
+    "cron_register update": (REPEAT, lambda plain: plain.cron_register("daily", "0 4 * * *", "UTC", "t", 2, "update")),
+    "repeat_cancel of a calendar": (CALENDAR, lambda plain: plain.repeat_cancel("daily")),
     "repeat_cancel": (REPEAT, lambda plain: plain.repeat_cancel("daily")),
     "repeat_advance": (REPEAT, lambda plain: plain.repeat_advance("daily", 9)),
 }
@@ -151,6 +167,14 @@ CASES |= {
             "repeat_fire", (plain.keys.repeat, plain.keys.pending), plain.keys.base, 9, "daily", job(1), "no", job(2)
         ),
     ),
+    "cron_fire": (
+        CALENDAR,
+        lambda plain: plain.run(
+            "cron_fire",
+            (plain.keys.cron, plain.keys.pending),
+            *(plain.keys.base, 9, "daily", job(1), 5, 99, "0 3 * * *", "UTC", "no", job(2), 0, 0, "", ""),
+        ),
+    ),
     "recount": (
         LANES | {"ring": [GROUP]},
         lambda plain: plain.run("recount", (plain.keys.active,), plain.keys.base, 100),
@@ -178,7 +202,12 @@ CASES |= {
     "reprocess flat": ({ROW: row("dead"), "dead": {job(1): 0}}, lambda control: control.reprocess(job(1))),
     "update_data": (PENDING, lambda control: control.update_data(job(1), "y")),
     "obliterate": (
-        WAITING_KIN | DEAD_KIN | REPEAT | NAMED | {"active": {job(1): 1}, "meta": {"paused": "1"}},
+        WAITING_KIN
+        | DEAD_KIN
+        | REPEAT
+        | NAMED
+        | {"cron": {"no": 5}, "repeat:no": {"cron": "0 3 * * *"}}
+        | {"active": {job(1): 1}, "meta": {"paused": "1"}},
         lambda control: control.obliterate(force=True),
     ),
     "obliterate the rest": ({"meta": {"paused": "1"}, "ring": [GROUP]}, lambda control: control.obliterate()),

@@ -13,7 +13,13 @@ from tests.support.plain import GROUP, OTHER_GROUP, State, job, row
 
 PARENT = job(90)
 CHILD = job(1)
-REPEATS: State = {"repeat": {"daily": 5}, "repeat:daily": {"every_ms": "1000", "template": "report"}}
+REPEATS: State = {
+    "repeat": {"daily": 5},
+    "repeat:daily": {"every_ms": "1000", "template": "report"},
+    "cron": {"nightly": 6, "weekly": 7},
+    "repeat:nightly": {"cron": "0 3 * * *", "tz": "UTC", "template": "report"},
+    "repeat:weekly": {"cron": "0 3 * * 0", "tz": "UTC", "template": "report"},
+}
 
 
 class Control(Own):

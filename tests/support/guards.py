@@ -66,6 +66,8 @@ def blocking_refused() -> Iterator[BlockBuster]:
     # Read once per process, when the first script is used.
     for function in guard.functions.values():
         function.can_block_in("echomq_worker/catalogue.py", {"scripts"})
+        # A small file, read once per time zone and process.
+        function.can_block_in("echomq_worker/cron.py", {"_zone"})
         # A log that nobody has set up shows a trace with the lines of the source.
         function.can_block_in("rich/traceback.py", {"__rich_console__", "_render_stack", "extract"})
         # When a connector is made, as the certificates themselves are read.

@@ -25,7 +25,7 @@ _TABLE: tuple[tuple[str, str, bool], ...] = (
     (rf"{_JOB}:lock", "string", True),
     (rf"{_JOB}:dependencies", "string", False),
     (rf"{_JOB}:(processed|failed|unsuccessful)", "hash", False),
-    (r"pending|active|schedule|dead|repeat", "zset", False),
+    (r"pending|active|schedule|dead|repeat|cron", "zset", False),
     (rf"g:{_BRANDED}:pending", "zset", False),
     (r"ring|wake", "list", False),
     (r"ready", "list", True),

@@ -103,6 +103,10 @@ class Own(Plain):
         """An answer per pair, then the lowest next run; `pairs` are name, job id, name, job id …"""
         return await self.run("repeat_fire", (self.keys.repeat, self.keys.pending), self.keys.base, now_ms, *pairs)
 
+    async def cron_fire(self, now_ms: Any, *words: Any) -> Any:
+        """An answer per name, then the lowest next run; `words` are name, job id, due, next, cron, tz, name …"""
+        return await self.run("cron_fire", (self.keys.cron, self.keys.pending), self.keys.base, now_ms, *words)
+
     async def recount(self, limit: int = 1_000) -> Any:
         """How many corrections, -1 above the limit."""
         return await self.run("recount", (self.keys.active,), self.keys.base, limit)

@@ -186,6 +186,11 @@ class Plain:
         keys = (self.keys.repeat, self.keys.repeat_record(name))
         return await self.run("repeat_register", keys, name, every_ms, template, first_at, *flags)
 
+    async def cron_register(self, name: str, cron: str, tz: str, template: Any, first_at: Any, *flags: str) -> Any:
+        """1 registered, 0 exists, 2 updated."""
+        keys = (self.keys.cron, self.keys.repeat_record(name), self.keys.repeat)
+        return await self.run("cron_register", keys, name, cron, tz, template, first_at, *flags)
+
     async def repeat_cancel(self, name: str) -> Any:
         """1 cancelled, 0 there was none."""
         return await self.run("repeat_cancel", (self.keys.repeat, self.keys.repeat_record(name)), name)

@@ -32,6 +32,7 @@ ATTRIBUTES = {
     "completed": b"emq:{emails}:metrics:completed",
     "failed": b"emq:{emails}:metrics:failed",
     "repeat": b"emq:{emails}:repeat",
+    "cron": b"emq:{emails}:cron",
     "limiter": b"emq:{emails}:limiter",
     "outbox": b"emq:{emails}:flow:outbox",
     "malformed": b"emq:{emails}:flow:outbox:malformed",

@@ -1,0 +1,51 @@
+-- cron_fire: claims due occurrences of calendars, enqueues them and moves them on to the run that the host has computed, so
+-- that each fires once for the whole fleet and no crash falls in between (ours).
+-- A name whose next run is not `due` any more was fired, or moved, by somebody else. One whose record says another calendar
+-- than the host computed with stays due, for the next tick. An id that has a row already fires nothing and stays due.
+-- KEYS[1] emq:{q}:cron
+-- KEYS[2] emq:{q}:pending
+-- ARGV[1] emq:{q}:
+-- ARGV[2] now_ms  of the host
+-- ARGV[3...] name, job id, due, next, cron, tz  for each: the run that fires and the one after it, ms on the host's clock
+-- returns per name: fired | not_due | absent | changed | duplicate, then the lowest next run in ms or '' | EMQKIND
+-- include: lane
+local p, now = ARGV[1], tonumber(ARGV[2])
+if not now then return redis.error_reply('ERR repeat now must be a number of milliseconds') end
+local records, scores, taken = {}, {}, {}
+for i = 3, #ARGV, 6 do
+  local name, id = ARGV[i], ARGV[i + 1]
+  if string.sub(id or '', 1, 3) ~= 'JOB' then return redis.error_reply('EMQKIND job id must be JOB-namespaced') end
+  if not (tonumber(ARGV[i + 2]) and tonumber(ARGV[i + 3])) then
+    return redis.error_reply('ERR repeat due and next must be numbers of milliseconds')
+  end
+  records[i] = redis.call('HMGET', p .. 'repeat:' .. name, 'cron', 'tz', 'template')
+  scores[name] = tonumber(redis.call('ZSCORE', KEYS[1], name))
+  taken[id] = redis.call('EXISTS', p .. 'job:' .. id) == 1
+end
+redis.call('ZCARD', KEYS[2])
+redis.call('LLEN', p .. 'ready')
+
+local answers, fired = {}, 0
+for i = 3, #ARGV, 6 do
+  local name, id, due, next_at = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
+  local record, score, answer = records[i], scores[name], nil
+  if not (record[1] and record[3]) then
+    redis.call('ZREM', KEYS[1], name)
+    answer = 'absent'
+  elseif score ~= due or due > now then
+    answer = 'not_due'
+  elseif record[1] ~= ARGV[i + 4] or record[2] ~= ARGV[i + 5] or next_at <= due then
+    answer = 'changed'
+  elseif taken[id] then
+    answer = 'duplicate'
+  else
+    redis.call('ZADD', KEYS[1], 'XX', next_at, name)
+    redis.call('HSET', p .. 'job:' .. id, 'state', 'pending', 'attempts', '0', 'payload', record[3])
+    redis.call('ZADD', KEYS[2], 0, id)
+    scores[name], taken[id], fired, answer = next_at, true, fired + 1, 'fired'
+  end
+  answers[#answers + 1] = answer
+end
+wake_flat(p, fired)
+answers[#answers + 1] = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2] or ''
+return answers
