@@ -1,0 +1,67 @@
+/* The native twins of the scripts in lua/, as a module: the table of commands, and their registration.
+ *
+ * Flags: every command writes. `deny-oom` stands where the script's first write is one that a server at its maxmemory
+ * refuses (admissions, claims); what ends, returns or keeps a job is served there too, as by the scripts. */
+#include "api.h"
+#include "commands.h"
+#include "common.h"
+
+enum { MODULE_VERSION = 1 };
+
+/* V(function, name, flags, keys, how many arguments, which of them is the base or -1, more keys, more arguments) */
+#define KEYS(...) {__VA_ARGS__, NULL}
+#define COMMANDS(V) \
+    V(schedule, "EMQ.SCHEDULE", "write deny-oom fast", KEYS("job:%0", "schedule"), 4, -1, false, false) \
+    V(reschedule, "EMQ.RESCHEDULE", "write fast", KEYS("job:%0", "schedule"), 3, -1, false, false)
+
+/* The server calls a function without data of its own, so each command has one that adds its row of the table. */
+#define V(function, name, flags, keys, args, base, more_keys, more_args) \
+    static const Verb verb_##function = {name, flags, keys, args, base, more_keys, more_args, function}; \
+    static int handle_##function(Ctx *ctx, Str **argv, int argc) { return run(ctx, argv, argc, &verb_##function); }
+COMMANDS(V)
+#undef V
+
+static const InfoVersion INFO_VERSION = {1, 2 * sizeof(char *), sizeof(KeySpec), 9 * sizeof(char *)};
+
+/* The fewest arguments, negative for "at least", as the server checks them before it calls. */
+static int arity_of(const Verb *verb) {
+    int n = 2 + verb->args;
+    for (int i = 0; verb->keys[i]; i++) n++;
+    return verb->more_keys || verb->more_args ? -n : n;
+}
+
+static int add(Ctx *ctx, const Verb *verb, Handler handler) {
+    if (VM_CreateCommand(ctx, verb->name, handler, verb->flags, 0, 0, 0) != API_OK) return API_ERR;
+    KeySpec specs[] = {
+        {
+            .notes = "keys that are derived from these begin with the same emq:{q}:",
+            .flags = SPEC_RW | SPEC_ACCESS | SPEC_UPDATE,
+            .begin_search = SEARCH_INDEX,
+            .bs.index.pos = 1,
+            .find_keys = FIND_KEYNUM,
+            .fk.keynum = {.keynumidx = 0, .firstkey = 1, .keystep = 1},
+        },
+        {0},
+    };
+    CommandInfo info = {
+        .version = &INFO_VERSION, .summary = "A transition of EchoMQ.", .since = "1", .arity = arity_of(verb), .key_specs = specs};
+    return VM_SetCommandInfo(VM_GetCommand(ctx, verb->name), &info);
+}
+
+__attribute__((visibility("default"))) int ValkeyModule_OnLoad(Ctx *ctx, Str **argv, int argc) {
+    (void)argv;
+    if (argc) return API_ERR;
+    if (api_load(ctx, "emq", MODULE_VERSION) != API_OK) return API_ERR;
+    words_make();
+#define V(function, ...) \
+    if (add(ctx, &verb_##function, handle_##function) != API_OK) return API_ERR;
+    COMMANDS(V)
+#undef V
+    return API_OK;
+}
+
+__attribute__((visibility("default"))) int ValkeyModule_OnUnload(Ctx *ctx) {
+    (void)ctx;
+    words_free();
+    return API_OK;
+}
