@@ -95,8 +95,8 @@ def _can_be_sent(value: object) -> bool:
     return isinstance(value, (bytes, int, float, memoryview)) and not isinstance(value, bool)
 
 
-class _Errors:
-    """The error replies of one connection; `no_primary` once the server has said that it is none.
+class Errors:
+    """The error replies of one connection, for a hiredis Reader; `no_primary` once the server has said that it is none.
 
     An object of its own: the reader has no part in collecting garbage, and must not hold the link that holds it.
     """
@@ -107,6 +107,7 @@ class _Errors:
         self.no_primary = False
 
     def __call__(self, text: str) -> EchoMQError:
+        """The error that stands for a reply."""
         error = reply_error(text)
         if isinstance(error, Unavailable) and error.code in _NO_PRIMARY:
             self.no_primary = True
@@ -164,7 +165,7 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._gone = asyncio.Event()
         self._ended = False
-        self._errors = _Errors()
+        self._errors = Errors()
         self._reader = hiredis.Reader(replyError=self._errors, notEnoughData=_NOTHING_YET)
         self._waiting: deque[_Batch] = deque()
         self._next = _Write()

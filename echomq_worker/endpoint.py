@@ -54,9 +54,13 @@ async def _open(opening: Coroutine[Any, Any, tuple[asyncio.Transport, asyncio.Pr
     transport, _ = await opening
     sock = transport.get_extra_info("socket")
     if tcp and sock is not None:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _KEEPALIVE.items():
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        _keep_alive(sock)
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE.items():
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class _TcpDialer(Connection):
@@ -154,6 +158,38 @@ class Endpoint:
             raise ConfigError(
                 f"redis-py {redis.__version__}: it does not open connections as expected, use another one"
             )
+
+    def open_socket(self, timeout_s: float) -> socket.socket:
+        """Connect once, socket and TLS, with the thread waiting; each step takes `timeout_s` at most.
+
+        Raises Unreachable.
+        """
+        context = self.dialer.ssl_context.get() if isinstance(self.dialer, _TlsDialer) else None
+        try:
+            if self.address.kind is Kind.UNIX:
+                return _opened_unix(self.address.path, timeout_s)
+            host = self.dialer.host
+            opened = socket.create_connection((host, self.dialer.port), timeout_s)
+            try:
+                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                _keep_alive(opened)
+                return opened if context is None else context.wrap_socket(opened, server_hostname=host)
+            except BaseException:
+                opened.close()
+                raise
+        except (OSError, UnicodeError) as error:
+            raise Unreachable(f"{self.safe}: {told(error)}") from error
+
+
+def _opened_unix(path: str, timeout_s: float) -> socket.socket:
+    opened = socket.socket(socket.AF_UNIX)
+    try:
+        opened.settimeout(timeout_s)
+        opened.connect(path)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
 
 
 def _peer(host: str, port: int) -> str:

@@ -6,11 +6,11 @@ Source: protocol section 3 (the fence, before anything else on every connection)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final, Protocol
 
 from echomq_worker.address import Kind
-from echomq_worker.connection import Hearer, Link, pack
+from echomq_worker.connection import Answer, Hearer, Link, pack
 from echomq_worker.endpoint import Endpoint
 from echomq_worker.errors import (
     AuthenticationFailed,
@@ -23,9 +23,24 @@ from echomq_worker.errors import (
     WireError,
 )
 from echomq_worker.keyspace import FENCE_KEY
-from echomq_worker.sentinel import Named, find_primary
+from echomq_worker.sentinel import Ask, Named, find_primary
 
 _CREDENTIALS: Final = frozenset({"NOAUTH", "NOPERM", "WRONGPASS"})
+
+
+class Asked(Protocol):
+    """The part of a Link that a handshake needs."""
+
+    closed: bool
+
+    @property
+    def heard(self) -> bool:
+        """Whether the peer has sent anything yet."""
+        ...
+
+    def submit(self, packed: bytes, size: int, /) -> Awaitable[Answer]:
+        """Send `size` packed commands; awaiting gives the replies, or what became of the connection."""
+        ...
 
 
 async def establish(
@@ -54,22 +69,24 @@ async def establish(
             server = endpoint if named is None else named.endpoint
             link = made = Link(server.peer, command_timeout_ms / 1000, hearer=hearer)
             await server.dial(lambda: made)
-            await _shake_hands(link, server, wire_version, name, cluster=cluster, primary=named is not None)
+            await shake_hands(link, server, wire_version, name, cluster=cluster, primary=named is not None)
             if named is not None:
-                await _confirm(endpoint, named, connect_timeout_ms)
+                await confirm(endpoint, named, connect_timeout_ms)
     except TimeoutError as error:
         await _give_up(link, named)
         safe = endpoint.safe if named is None else named.endpoint.safe
-        raise Unreachable(f"{safe}: no connection within {connect_timeout_ms} ms{_hint(endpoint)}") from error
+        raise Unreachable(f"{safe}: no connection within {connect_timeout_ms} ms{hint(endpoint)}") from error
     except BaseException:
         await _give_up(link, named)
         raise
     return link
 
 
-async def _confirm(endpoint: Endpoint, named: Named, connect_timeout_ms: int) -> None:
-    # A primary that was frozen may have answered only when it was none any more, and nobody has told it yet.
-    now = (await find_primary(endpoint, connect_timeout_ms)).endpoint
+async def confirm(endpoint: Endpoint, named: Named, connect_timeout_ms: int, *, ask: Ask | None = None) -> None:
+    """Raise Unreachable where the sentinels name another primary by now: one that was frozen may have answered only
+    when it was none any more, and nobody has told it yet.
+    """
+    now = (await find_primary(endpoint, connect_timeout_ms, ask=ask)).endpoint
     if now.peer != named.endpoint.peer:
         raise Unreachable(f"{named.endpoint.safe}: the sentinels name {now.peer} as the primary by now")
 
@@ -81,12 +98,12 @@ async def _give_up(link: Link | None, named: Named | None) -> None:
         await link.aclose(at_once=True)
 
 
-def _hint(endpoint: Endpoint) -> str:
-    # A server without TLS waits for the end of a line, and so do we.
+def hint(endpoint: Endpoint) -> str:
+    """What may be behind a handshake that takes too long: a server without TLS waits for the end of a line."""
     return "" if endpoint.address.tls is None else " (does this port speak TLS?)"
 
 
-async def _ask(link: Link, endpoint: Endpoint, commands: Sequence[Sequence[Any]]) -> list[Any]:
+async def _ask(link: Asked, endpoint: Endpoint, commands: Sequence[Sequence[Any]]) -> list[Any]:
     if link.closed:
         raise Unreachable(f"{endpoint.safe}: the connection was closed during the handshake")
     answer = await link.submit(b"".join(pack(command) for command in commands), len(commands))
@@ -98,9 +115,10 @@ async def _ask(link: Link, endpoint: Endpoint, commands: Sequence[Sequence[Any]]
     return answer
 
 
-async def _shake_hands(
-    link: Link, endpoint: Endpoint, wire_version: str | None, name: str, *, cluster: bool, primary: bool
+async def shake_hands(
+    link: Asked, endpoint: Endpoint, wire_version: str | None, name: str, *, cluster: bool, primary: bool
 ) -> None:
+    """Log in, select, name and pass the fence on a link that is open. Raises what `establish` raises, or WireError."""
     commands = _greeting(endpoint, name, primary=primary)
     if wire_version is not None:
         commands.append(("GET", FENCE_KEY))
@@ -133,7 +151,7 @@ def _greeting(endpoint: Endpoint, name: str, *, primary: bool) -> list[tuple[Any
     return commands
 
 
-async def _pass_fence(link: Link, endpoint: Endpoint, wire_version: str, reply: object) -> None:
+async def _pass_fence(link: Asked, endpoint: Endpoint, wire_version: str, reply: object) -> None:
     found = fence_value(reply, endpoint.safe, wire_version)
     if found is None:
         written, again = await _ask(link, endpoint, [("SET", FENCE_KEY, wire_version, "NX"), ("GET", FENCE_KEY)])

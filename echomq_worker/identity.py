@@ -94,6 +94,11 @@ def default_mint() -> Mint:
     return Mint(SystemClock())
 
 
+def forked() -> None:
+    """Have every mint of this process draw again: for a process that was forked off behind Python's back."""
+    _forks().add()
+
+
 class Mint:
     """Mints branded ids, each greater than all before it from this mint, from any number of threads.
 

@@ -10,7 +10,7 @@ Every verb raises what `Connector.call` raises. A plain verb is sent once: where
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from echomq_worker import rows
@@ -32,7 +32,6 @@ Mode = Literal["in", "at"]
 _CHUNK_JOBS = 400
 _CHUNK_BYTES = 4 * 1024 * 1024
 _CHUNKS_A_TRIP = 16
-_TRIPS_IN_FLIGHT = 2
 
 
 class Jobs(Operator):
@@ -43,6 +42,9 @@ class Jobs(Operator):
     """
 
     __slots__ = ("_mint", "_wire")
+
+    trips_in_flight = 2
+    """Of `enqueue_many`: the server works on one trip while the next is packed."""
 
     def __init__(self, wire: Wire, *, mint: Mint | None = None) -> None:
         self._wire = wire
@@ -123,14 +125,14 @@ class Jobs(Operator):
         chunks = list(_chunks([row_of(item, self._mint) for item in items]))
         flights = [chunks[first : first + _CHUNKS_A_TRIP] for first in range(0, len(chunks), _CHUNKS_A_TRIP)]
         receipts: list[list[Receipt]] = [[] for _ in flights]
-        # Both draw from one iterator: the server works on one trip while the next is packed.
+        # All draw from one iterator.
         numbered = iter(enumerate(flights))
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in flights[:_TRIPS_IN_FLIGHT]:
-                    group.create_task(self._admit(keys, numbered, receipts))
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        drawing = [self._admit(keys, numbered, receipts) for _ in flights[: self.trips_in_flight]]
+        if len(drawing) > 1:
+            await _all(drawing)
+        else:
+            for one in drawing:
+                await one
         return [receipt for flight in receipts for receipt in flight]
 
     async def _admit(
@@ -268,6 +270,15 @@ class Jobs(Operator):
     async def metrics(self, queue: str) -> Totals:
         """How many jobs the queue has completed and buried since it began."""
         return await rows.totals(self._wire, Keys(queue))
+
+
+async def _all(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
+    try:
+        async with asyncio.TaskGroup() as group:
+            for one in coroutines:
+                group.create_task(one)
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 def _chunks(jobs: Sequence[Row]) -> Iterator[Sequence[Row]]:

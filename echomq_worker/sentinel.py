@@ -8,12 +8,15 @@ primary (`ROLE`), and who named a wrong one is asked last the next time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeAlias
 
-from echomq_worker.connection import Link, pack
+from echomq_worker.connection import Answer, Link, pack
 from echomq_worker.endpoint import Endpoint
 from echomq_worker.errors import AuthenticationFailed, EchoMQError, ServerError, Unreachable, WireError
+
+Ask: TypeAlias = Callable[[Endpoint, str, float], Awaitable[tuple[str, int]]]
+"""Asks one sentinel, within so many seconds, where the primary of a service is."""
 
 # What one sentinel gets to answer, before the next one is asked.
 PATIENCE_S: Final = 1.0
@@ -36,8 +39,8 @@ class Named:
             self._sentinels.append(self._sentinel)
 
 
-async def find_primary(endpoint: Endpoint, connect_timeout_ms: int) -> Named:
-    """Ask the sentinels of an endpoint, the one that answered last time first.
+async def find_primary(endpoint: Endpoint, connect_timeout_ms: int, *, ask: Ask | None = None) -> Named:
+    """Ask the sentinels of an endpoint, the one that answered last time first; `ask` is how, by default over a Link.
 
     Raises Unreachable with what became of each; AuthenticationFailed where all of them refuse the login.
     """
@@ -45,7 +48,7 @@ async def find_primary(endpoint: Endpoint, connect_timeout_ms: int) -> Named:
     patience_s = min(PATIENCE_S, connect_timeout_ms / 1000 / (len(endpoint.sentinels) + 1))
     for sentinel in tuple(endpoint.sentinels):
         try:
-            found = await _ask_one(sentinel, endpoint.address.service, patience_s)
+            found = await (ask or _ask_one)(sentinel, endpoint.address.service, patience_s)
         except EchoMQError as error:
             refusals.append(error)
             continue
@@ -60,25 +63,32 @@ async def find_primary(endpoint: Endpoint, connect_timeout_ms: int) -> Named:
 
 async def _ask_one(sentinel: Endpoint, service: str, patience_s: float) -> tuple[str, int]:
     link = Link(sentinel.peer, patience_s)
+    packed, size = question(sentinel, service)
+    try:
+        async with asyncio.timeout(patience_s):
+            await sentinel.dial(lambda: link)
+            answer = await link.submit(packed, size)
+    except TimeoutError:
+        raise Unreachable(f"{sentinel.safe}: no answer within {patience_s * 1000:.0f} ms") from None
+    finally:
+        await link.aclose(at_once=True)
+    return answered(answer, sentinel, service)
+
+
+def question(sentinel: Endpoint, service: str) -> tuple[bytes, int]:
+    """What a sentinel is asked, packed, and how many replies there will be."""
     commands: list[Sequence[Any]] = []
     if sentinel.username or sentinel.password:
         user = (sentinel.username,) if sentinel.username else ()
         commands.append(("AUTH", *user, sentinel.password))
     commands.append(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service))
-    try:
-        async with asyncio.timeout(patience_s):
-            await sentinel.dial(lambda: link)
-            answer = await link.submit(b"".join(map(pack, commands)), len(commands))
-    except TimeoutError:
-        raise Unreachable(f"{sentinel.safe}: no answer within {patience_s * 1000:.0f} ms") from None
-    finally:
-        await link.aclose(at_once=True)
-    if isinstance(answer, WireError):
-        raise Unreachable(f"{sentinel.safe}: {str(answer).removeprefix(f'{link.peer}: ')}")
-    return _read(answer, sentinel, service)
+    return b"".join(map(pack, commands)), len(commands)
 
 
-def _read(replies: Sequence[Any], sentinel: Endpoint, service: str) -> tuple[str, int]:
+def answered(replies: Answer, sentinel: Endpoint, service: str) -> tuple[str, int]:
+    """Host and port that a sentinel has named. Raises Unreachable, AuthenticationFailed."""
+    if isinstance(replies, WireError):
+        raise Unreachable(f"{sentinel.safe}: {str(replies).removeprefix(f'{sentinel.peer}: ')}")
     for reply in replies:
         if isinstance(reply, ServerError) and reply.code in {"NOAUTH", "WRONGPASS", "NOPERM"}:
             raise AuthenticationFailed(f"{sentinel.safe}: the sentinel refuses the login: {reply.code}")
