@@ -8,4 +8,24 @@
 int schedule(Call *c);
 int reschedule(Call *c);
 
+/* enqueue.c */
+int enqueue(Call *c);
+int enqueue_many(Call *c);
+int lane_enqueue(Call *c);
+
+/* admit.c */
+int admit_many(Call *c);
+
+/* claim.c */
+int claim(Call *c);
+int claim_batch(Call *c);
+int lane_claim(Call *c);
+int lane_claim_weighted(Call *c);
+
+/* claim_many.c */
+int claim_many(Call *c);
+
+/* complete.c */
+int complete(Call *c);
+
 #endif

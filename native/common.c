@@ -42,7 +42,7 @@ Str *number_str(Call *c, double value) {
     return VM_CreateString(c->ctx, buffer, (size_t)len);
 }
 
-static Str *joined(Call *c, const Text *parts, size_t n) {
+Str *joined(Call *c, const Text *parts, size_t n) {
     size_t len = 0, at = 0;
     for (size_t i = 0; i < n; i++) len += parts[i].len;
     char local[256];

@@ -77,6 +77,7 @@ bool same(Text a, Text b);
 bool is(const Str *string, const char *literal);
 bool starts_with(Text text, Text start);
 Str *str_of(Call *c, Text text);
+Str *joined(Call *c, const Text *parts, size_t n);
 Str *integer_str(Call *c, long long value);
 Str *number_str(Call *c, double value);
 /* emq:{q}:<kind><name><tail> */

@@ -12,6 +12,17 @@ enum { MODULE_VERSION = 1 };
 #define KEYS(...) {__VA_ARGS__, NULL}
 #define COMMANDS(V) \
     V(schedule, "EMQ.SCHEDULE", "write deny-oom fast", KEYS("job:%0", "schedule"), 4, -1, false, false) \
+    V(enqueue, "EMQ.ENQUEUE", "write deny-oom fast", KEYS("job:%0", "pending"), 2, -1, false, false) \
+    V(enqueue_many, "EMQ.ENQUEUE.MANY", "write deny-oom", KEYS("pending"), 1, 0, false, true) \
+    V(admit_many, "EMQ.ADMIT.MANY", "write deny-oom", KEYS("pending", "schedule"), 1, 0, false, true) \
+    V(lane_enqueue, "EMQ.LANE.ENQUEUE", "write deny-oom", \
+      KEYS("job:%0", "g:%2:pending", "ring", "paused", "glimit", "gactive", "wake"), 3, -1, false, false) \
+    V(claim, "EMQ.CLAIM", "write deny-oom fast", KEYS("pending", "active"), 2, -1, false, false) \
+    V(claim_batch, "EMQ.CLAIM.BATCH", "write deny-oom", KEYS("pending", "active"), 3, -1, false, false) \
+    V(lane_claim, "EMQ.LANE.CLAIM", "write deny-oom", KEYS("ring", "active"), 2, 0, false, false) \
+    V(lane_claim_weighted, "EMQ.LANE.CLAIM.WEIGHTED", "write deny-oom", KEYS("ring", "active"), 2, 0, false, false) \
+    V(claim_many, "EMQ.CLAIM.MANY", "write", KEYS("pending", "active", "ring", "meta"), 7, 0, true, false) \
+    V(complete, "EMQ.COMPLETE", "write", KEYS("active", "job:%0"), 3, 2, true, true) \
     V(reschedule, "EMQ.RESCHEDULE", "write fast", KEYS("job:%0", "schedule"), 3, -1, false, false)
 
 /* The server calls a function without data of its own, so each command has one that adds its row of the table. */

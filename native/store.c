@@ -74,13 +74,18 @@ void zset_until(Call *c, Str *name, double max, size_t most, List *ids) {
     VM_CloseKey(key);
 }
 
-bool count_read(Call *c, Str *name, double *value) {
+Str *string_read(Call *c, Str *name) {
     Key *key = open_read(c, name, TYPE_STRING);
-    if (!key) return false;
+    if (!key) return NULL;
     size_t len;
     const char *at = VM_StringDMA(key, &len, KEY_READ);
-    *value = number_of(VM_CreateString(c->ctx, at, len), NAN);
+    Str *value = VM_CreateString(c->ctx, at, len);
     VM_CloseKey(key);
+    return value;
+}
+
+bool count_read(Call *c, Str *name, double *value) {
+    *value = number_of(string_read(c, name), NAN);
     return !isnan(*value);
 }
 
@@ -198,6 +203,14 @@ void field_write(Call *c, Str *row, Str *field, Str *value) {
     VM_HashSet(key, 0, field, value, NULL);
     close_written(c, key, row, NOTIFY_HASH, "hset");
     VM_Replicate(c->ctx, "HSET", "sss", row, field, value);
+}
+
+void fields_write(Call *c, Str *row, const List *words) {
+    if (!words->n) return;
+    Key *key = open_write(c, row);
+    for (size_t i = 0; i < words->n; i += 2) VM_HashSet(key, 0, words->at[i], words->at[i + 1], NULL);
+    close_written(c, key, row, NOTIFY_HASH, "hset");
+    VM_Replicate(c->ctx, "HSET", "sv", row, words->at, words->n);
 }
 
 void field_clear(Call *c, Str *row, Str *field) {

@@ -25,6 +25,7 @@ bool zset_score(Call *c, Str *name, Str *id, double *score);
 void zset_until(Call *c, Str *name, double max, size_t most, List *ids);
 /* The number in a string key; false where there is none. */
 bool count_read(Call *c, Str *name, double *value);
+Str *string_read(Call *c, Str *name);
 bool set_has(Call *c, Str *name, Str *member);
 
 /* ---- the writing phase ---- */
@@ -47,6 +48,8 @@ typedef struct {
 void row_write(Call *c, Str *row, const Pair *pairs, size_t n);
 void row_clear(Call *c, Str *row, const int *fields, size_t n);
 void field_write(Call *c, Str *row, Str *field, Str *value);
+/* Fields and values in turn; nothing for none. */
+void fields_write(Call *c, Str *row, const List *words);
 void field_clear(Call *c, Str *row, Str *field);
 /* HINCRBY; answers the new value. */
 double field_add(Call *c, Str *row, Str *field, double by);

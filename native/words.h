@@ -24,6 +24,11 @@
     W(PARENT_POLICY, "parent_policy") \
     W(COUNT, "count") \
     W(CONCURRENCY, "concurrency") \
+    W(MAX, "max") \
+    W(WINDOW_MS, "window_ms") \
+    W(FLAT_TURN, "flat_turn") \
+    W(LANE_TURN, "lane_turn") \
+    W(PAUSED, "paused") \
     W(PENDING, "pending") \
     W(SCHEDULED, "scheduled") \
     W(ACTIVE, "active") \
