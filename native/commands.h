@@ -28,4 +28,20 @@ int claim_many(Call *c);
 /* complete.c */
 int complete(Call *c);
 
+/* sweeps.c */
+int promote(Call *c);
+int reap(Call *c);
+int stalled_check(Call *c);
+
+/* hands.c */
+int delay(Call *c);
+int extend_lock(Call *c);
+int requeue(Call *c);
+
+/* retry.c */
+int retry(Call *c);
+
+/* reprocess.c */
+int reprocess(Call *c);
+
 #endif

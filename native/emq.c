@@ -23,7 +23,15 @@ enum { MODULE_VERSION = 1 };
     V(lane_claim_weighted, "EMQ.LANE.CLAIM.WEIGHTED", "write deny-oom", KEYS("ring", "active"), 2, 0, false, false) \
     V(claim_many, "EMQ.CLAIM.MANY", "write", KEYS("pending", "active", "ring", "meta"), 7, 0, true, false) \
     V(complete, "EMQ.COMPLETE", "write", KEYS("active", "job:%0"), 3, 2, true, true) \
-    V(reschedule, "EMQ.RESCHEDULE", "write fast", KEYS("job:%0", "schedule"), 3, -1, false, false)
+    V(reschedule, "EMQ.RESCHEDULE", "write fast", KEYS("job:%0", "schedule"), 3, -1, false, false) \
+    V(promote, "EMQ.PROMOTE", "write", KEYS("schedule", "pending"), 2, 0, false, false) \
+    V(reap, "EMQ.REAP", "write", KEYS("active", "pending"), 1, 0, false, false) \
+    V(stalled_check, "EMQ.STALLED.CHECK", "write", KEYS("active", "pending", "dead"), 3, 0, false, false) \
+    V(delay, "EMQ.DELAY", "write", KEYS("job:%0", "active", "schedule"), 4, -1, false, false) \
+    V(extend_lock, "EMQ.EXTEND", "write fast", KEYS("active", "job:%0"), 3, -1, false, false) \
+    V(requeue, "EMQ.REQUEUE", "write", KEYS("job:%0", "active", "pending"), 2, -1, false, false) \
+    V(retry, "EMQ.RETRY", "write", KEYS("active", "schedule", "dead", "job:%0"), 6, 5, true, true) \
+    V(reprocess, "EMQ.REPROCESS", "write", KEYS("job:%0", "dead", "pending"), 1, -1, false, true)
 
 /* The server calls a function without data of its own, so each command has one that adds its row of the table. */
 #define V(function, name, flags, keys, args, base, more_keys, more_args) \

@@ -68,8 +68,7 @@ void touch_ended(Call *c, const Child *child) {
     }
 }
 
-/* The dedup key goes where it still stands for this id. */
-static void release_dedup(Call *c, const Child *child) {
+void release_dedup(Call *c, const Child *child) {
     if (!child->dedup) return;
     Str *key = dedup_key(c, child->dedup), *owner = string_read(c, key);
     if (owner && same(text_of(owner), text_of(child->id))) erase(c, key);

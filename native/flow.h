@@ -16,6 +16,9 @@ Child read_child(Call *c, Str *id);
 /* Reads what `completed` and `died` may write for this child: the dedup key, the outbox, and the parents above it. */
 void touch_ended(Call *c, const Child *child);
 
+/* The dedup key goes where it still stands for this id. */
+void release_dedup(Call *c, const Child *child);
+
 /* A job of this queue is done; without a result (NULL) its id stands for it. */
 void completed(Call *c, const Child *child, Str *result);
 
