@@ -22,6 +22,7 @@ enum { MODULE_VERSION = 1 };
     V(lane_claim, "EMQ.LANE.CLAIM", "write deny-oom", KEYS("ring", "active"), 2, 0, false, false) \
     V(lane_claim_weighted, "EMQ.LANE.CLAIM.WEIGHTED", "write deny-oom", KEYS("ring", "active"), 2, 0, false, false) \
     V(claim_many, "EMQ.CLAIM.MANY", "write", KEYS("pending", "active", "ring", "meta"), 7, 0, true, false) \
+    V(settle, "EMQ.SETTLE", "write", KEYS("active", "pending", "schedule", "dead"), 1, 0, false, true) \
     V(complete, "EMQ.COMPLETE", "write", KEYS("active", "job:%0"), 3, 2, true, true) \
     V(reschedule, "EMQ.RESCHEDULE", "write fast", KEYS("job:%0", "schedule"), 3, -1, false, false) \
     V(promote, "EMQ.PROMOTE", "write", KEYS("schedule", "pending"), 2, 0, false, false) \
