@@ -1,6 +1,18 @@
 # syntax=docker/dockerfile:1
 # The daemon with the examples. For handlers of your own: FROM this image, COPY your module to /app, CMD ["run", "app:worker"].
 
+# The server of the profile `native`: Valkey with the module emq. Built in its own image, against the libraries it runs with.
+FROM valkey/valkey:9 AS module
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends gcc libc6-dev make
+COPY native /src
+RUN make -C /src OUT=/src/emq.so
+
+FROM valkey/valkey:9 AS valkey
+COPY --from=module /src/emq.so /usr/local/lib/emq.so
+CMD ["valkey-server", "--loadmodule", "/usr/local/lib/emq.so"]
+
+# The worker.
 FROM python:3.12-slim-bookworm AS build
 WORKDIR /src
 COPY pyproject.toml README.md CHANGELOG.md LICENSE ./

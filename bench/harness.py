@@ -64,14 +64,14 @@ async def commands(connector: Connector) -> Commands:
 
 
 @contextmanager
-def server() -> Iterator[str]:
+def server(*options: str) -> Iterator[str]:
     """A private server over loopback TCP on the first core; yields its URL. This process moves to the other core."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="echomq-bench-") as folder:
-        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder]
-        running = subprocess.Popen([str(find_server()), *options], stdout=subprocess.DEVNULL)
+        given = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder]
+        running = subprocess.Popen([str(find_server()), *given, *options], stdout=subprocess.DEVNULL)
         try:
             if PINNED:
                 os.sched_setaffinity(running.pid, {_CORES[0]})
@@ -104,14 +104,14 @@ def _wait_until_up(port: int) -> None:
     raise RuntimeError(f"the server did not listen on port {port} within {_START_S} s")
 
 
-def worker(module: str, url: str, *options: str) -> dict[str, Any]:
+def worker(module: str, url: str, *options: str, **environment: str) -> dict[str, Any]:
     """Run a bench worker process to its end; what it printed as its last line of JSON. Raises RuntimeError on
     failure.
     """
     with tempfile.TemporaryFile("w+") as err:
         done = subprocess.run(
             [sys.executable, "-m", module, *options],
-            env={**os.environ, "ECHOMQ_URL": url, "ECHOMQ_LOG_LEVEL": "warning"},
+            env={**os.environ, "ECHOMQ_URL": url, "ECHOMQ_LOG_LEVEL": "warning", **environment},
             cwd=Path(__file__).parents[1],
             stdout=subprocess.PIPE,
             stderr=err,

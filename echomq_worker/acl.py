@@ -18,11 +18,17 @@ from typing import TypeVar
 from echomq_worker.errors import ConfigError, shown
 from echomq_worker.keyspace import FENCE_KEY, Keys
 from echomq_worker.script import scripts
+from echomq_worker.twins import TWINS
 
 # `redis.call('HGET', …`, and the helpers of lua/include that take a command's name.
 _CALLED = re.compile(r"(?:redis\.p?call\(|call_chunked\(|find_lanes\(work,)\s*'([A-Z]+)'")
 _COMMENT = re.compile(r"--.*$", re.MULTILINE)
 _USER = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+# The word for the commands of the module, which a server without it does not take in a rule.
+NATIVE = "native"
+# They stand in for no script.
+_ALONE = {"worker": ("EMQ.REQUEUE",), "operator": ("EMQ.RESCHEDULE", "EMQ.REQUEUE")}
 
 T = TypeVar("T")
 
@@ -95,6 +101,8 @@ def extras() -> Mapping[str, tuple[str, ...]]:
             "cluster": ("asking", "cluster|slots", "role"),
             # On the primary and its replicas; the sentinels have users of their own.
             "sentinel": ("role",),
+            # Wire 6 and auto. What a role may send beside it depends on its scripts, see `commands`.
+            NATIVE: ("command|list", "command|docs"),
             # The worker's look at maxmemory_policy. Not CONFIG GET: whoever may send that reads passwords, too.
             "eviction": ("info",),
         }
@@ -117,6 +125,9 @@ def commands(names: Collection[str], also: Collection[str] = ()) -> list[str]:
         found.update(role.commands, *(called(script) for script in role.scripts))
         if role.writes_fence:
             found.add("set")
+        if NATIVE in also:
+            twins = [TWINS[script] for script in role.scripts if script in TWINS]
+            found.update(command.lower() for command in (*twins, *_ALONE.get(name, ())))
     for word in also:
         found.update(_known("--also", word, extras()))
     return sorted(found)

@@ -42,7 +42,7 @@ class NoTwin(ConfigError):
         self.verb = verb
 
     def __str__(self) -> str:
-        return f"wire 6: {self.verb} has no command, it is a script alone: expected ECHOMQ_WIRE=auto, or 4"
+        return f"wire 6: no command for {self.verb}, a script alone: expected ECHOMQ_WIRE=auto, or 4"
 
 
 class WireError(EchoMQError):

@@ -44,6 +44,7 @@ class Recovery:
         "_max_stalled",
         "_on_stalled",
         "_promote_batch",
+        "_recounts",
         "_wire",
         "before",
     )
@@ -58,9 +59,12 @@ class Recovery:
         budget_ms: float,
         before: Callable[[], Awaitable[None]],
         max_stalled: int | None = None,
+        recounts: bool = True,
         on_stalled: Callable[[list[str], list[str]], None] = lambda _back, _dead: None,
     ) -> None:
-        """`before` is awaited ahead of each beat: what we hold ourselves and are late with is extended there."""
+        """`before` is awaited ahead of each beat: what we hold ourselves and are late with is extended there. Without
+        `recounts` the counters of lanes are let be.
+        """
         self.before = before
         self._wire = wire
         self._keys = keys
@@ -68,6 +72,7 @@ class Recovery:
         self._promote_batch = promote_batch
         self._budget_ms = budget_ms
         self._max_stalled = max_stalled
+        self._recounts = recounts
         self._on_stalled = on_stalled
         self._beats = 0
 
@@ -75,7 +80,7 @@ class Recovery:
         """The first pass of a beat: reap, promote, and every tenth beat the recount."""
         keys = self._keys
         calls = self._pass()
-        if self._beats % RECOUNT_BEATS == 0:
+        if self._recounts and self._beats % RECOUNT_BEATS == 0:
             calls.append(("recount", (keys.active,), (keys.base, RECOUNT_LIMIT)))
         self._beats += 1
         return calls

@@ -21,9 +21,9 @@ from echomq_worker.degraded import Degraded, Outage
 from echomq_worker.errors import AuthenticationFailed, EchoMQError, WireError
 from echomq_worker.handlers import Bound
 from echomq_worker.handover import HandOver
-from echomq_worker.hooks import Hook, Hooks
 from echomq_worker.identity import Mint
 from echomq_worker.journal import LISTED
+from echomq_worker.keyspace import Keys
 from echomq_worker.leases import Keeper, Leases
 from echomq_worker.listener import Listener
 from echomq_worker.logs import Logger, get_logger
@@ -32,7 +32,7 @@ from echomq_worker.options import Limits
 from echomq_worker.readiness import Readiness
 from echomq_worker.settings import Settings
 from echomq_worker.station import Pace, Shared, Station
-from echomq_worker.survey import survey
+from echomq_worker.survey import check_wire, survey
 from echomq_worker.suspects import Suspects
 from echomq_worker.watch import Culprit, Watch
 
@@ -40,7 +40,7 @@ from echomq_worker.watch import Culprit, Watch
 BURST_HORIZON_MS = 5_000
 _BURST_LOOK_MS = 100
 _KEEPER_PATIENCE_MS = 100
-# What observers and hooks get at the end to hear the rest.
+# What observers get at the end to hear the rest.
 _LAST_TOLD_MS = 1_000
 
 
@@ -89,14 +89,11 @@ class Run:
         pump: bool,
         name: str,
         observe: Sequence[Observer] = (),
-        hooks: Sequence[Hook] = (),
     ) -> None:
         self.connector = self._connector(settings, name, clock)
         self._settings = settings
         self._bounds = bounds
         self._observe = tuple(observe)
-        self._own_hooks = tuple(hooks)
-        self._hooks: Hooks | None = None
         self._clock = clock
         self._log: Logger = get_logger("echomq_worker")
         self._stopped = anyio.Event()
@@ -128,8 +125,6 @@ class Run:
         """First call: drain, then hand over. Second call: the grace is over now."""
         if self._stopped.is_set() and self._hand_over is not None:
             self._hand_over.hurry()
-            if self._hooks is not None:
-                self._hooks.hurry()
         self._stopped.set()
         if self._starting is not None:
             self._starting.cancel()
@@ -165,9 +160,8 @@ class Run:
         observers = Observers(self._observe, log=self._log) if self._observe else None
         outage = self._outage_now = self._outage(observers)
         await self._look_at_servers()
+        await self._check_wire()
         async with anyio.create_task_group() as tasks:
-            if self._own_hooks:
-                self._hooks = Hooks(self._own_hooks, tasks, state=state, log=self._log)
             shared = Shared(
                 connector=self.connector,
                 clock=self._clock,
@@ -179,7 +173,6 @@ class Run:
                 tasks=tasks,
                 state=state,
                 observers=observers,
-                hooks=self._hooks,
             )
             stations = self._stations = [Station(bound, shared, self._pace) for bound in self._bounds]
             self._hand_over = HandOver(self.connector, stations, clock=self._clock)
@@ -204,25 +197,16 @@ class Run:
                 for station in stations:
                     station.stop()
             # A pass that was in flight, and hung, is part of the grace.
-            await self._hand_over.run(self._left_ms(asked_ms))
-            await self._tell_the_rest(observers, self._left_ms(asked_ms))
+            await self._hand_over.run(max(0, self._settings.grace_ms - (self._clock.monotonic_ms() - asked_ms)))
+            if observers is not None:
+                await observers.finish(_LAST_TOLD_MS)
             tasks.cancel_scope.cancel()
         return self._report(stations)
-
-    async def _tell_the_rest(self, observers: Observers | None, left_ms: float) -> None:
-        if self._hooks is not None:
-            await self._hooks.finish(max(_LAST_TOLD_MS, left_ms))
-        if observers is not None:
-            await observers.finish(_LAST_TOLD_MS)
-
-    def _left_ms(self, asked_ms: float) -> float:
-        """What is left of the grace of a stop that was asked for at `asked_ms`."""
-        return max(0, self._settings.grace_ms - (self._clock.monotonic_ms() - asked_ms))
 
     def _report(self, stations: Sequence[Station]) -> Report:
         counts: Counter[str] = sum((station.journal.counts for station in stations), Counter())
         unpublished = sum(station.publisher.dropped for station in stations if station.publisher is not None)
-        counts += Counter(unpublished=unpublished, hooks_lost=0 if self._hooks is None else self._hooks.lost)
+        counts += Counter(unpublished=unpublished)
         self._log.info("worker stopped", **dict(counts), **self._handed_over())
         return Report(counts)
 
@@ -309,6 +293,19 @@ class Run:
                 raise
             except EchoMQError as error:
                 self._log.info("server check skipped", reason=str(error))
+
+    async def _check_wire(self) -> None:
+        """Raises ConfigError where the wire does not carry what this worker does."""
+        try:
+            await check_wire(
+                self.connector,
+                [Keys(bound.options.queue) for bound in self._bounds],
+                counts_stalled=self._pace.stalled is not None,
+                has_batches=any(bound.options.is_batch for bound in self._bounds),
+                has_pump=self._pace.pump,
+            )
+        except WireError as error:
+            self._log.info("server check skipped", check="wire", reason=str(error))
 
     async def _watch_signals(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:

@@ -6,15 +6,24 @@ skipped with one line). A command that is refused costs its own check, and nothi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from echomq_worker.connector import Connector
-from echomq_worker.errors import AuthenticationFailed, EchoMQError, ServerError, WireError
+from echomq_worker.errors import AuthenticationFailed, ConfigError, EchoMQError, NoTwin, ServerError, WireError
+from echomq_worker.keyspace import Keys
 from echomq_worker.logs import Logger
 from echomq_worker.script import preload, scripts
+from echomq_worker.twins import TWINS
 
 SKEW_WARNING_MS = 1_000
 _EXPECTED = "noeviction"
 # A script that nobody has: asking for it tells whether scripts may be run at all.
 _NO_SCRIPT = "0" * 40
+# What a worker cannot do without; the hand-over has EMQ.REQUEUE.
+_WORKS = ("claim_many", "settle", "keep", "promote")
+_BATCHES = "look"
+_PUMPS = "repeat_fire"
+_EXPECTED_WIRE = "expected ECHOMQ_WIRE=auto"
 
 
 async def survey(server: Connector, log: Logger) -> None:
@@ -31,7 +40,35 @@ async def survey(server: Connector, log: Logger) -> None:
             log.info("server check skipped", check=name, reason=str(error))
 
 
+async def check_wire(
+    server: Connector, queues: Sequence[Keys], *, counts_stalled: bool, has_batches: bool, has_pump: bool
+) -> None:
+    """Whether this worker can do its work by commands alone. Only for wire 6; on another nothing is asked.
+
+    Raises ConfigError that names what it cannot do: a verb that is a script alone, or serving lanes, as a scheduled job
+    of a lane would stay where it is; and what the wire raises.
+    """
+    if server.spoken.has_scripts:
+        return
+    needed = [*_WORKS, "stalled_check" if counts_stalled else "reap"]
+    needed += [_BATCHES] * has_batches + [_PUMPS] * has_pump
+    if lacking := [verb for verb in needed if verb not in TWINS]:
+        raise NoTwin(", ".join(lacking))
+    missing = [TWINS[verb] for verb in needed if TWINS[verb] not in server.spoken.commands]
+    if missing and server.spoken.is_known:
+        why = server.spoken.lack or f"the server does not have {', '.join(missing)}"
+        raise ConfigError(f"wire 6: {server.url_safe}: {why}: {_EXPECTED_WIRE}, or the module loaded (docs/native.md)")
+    asked = [("EXISTS", keys.ring, keys.paused, keys.glimit, keys.gactive, keys.gweight) for keys in queues]
+    for keys, reply in zip(queues, await server.pipeline(asked), strict=True):
+        if isinstance(reply, int) and reply:
+            raise ConfigError(
+                f"wire 6: queue {keys.queue} has lanes, commands alone do not serve them: {_EXPECTED_WIRE}"
+            )
+
+
 async def _scripts(server: Connector, log: Logger) -> None:
+    if not server.spoken.has_scripts:
+        return
     try:
         await server.call("EVALSHA", _NO_SCRIPT, 0)
     except ServerError as error:

@@ -29,6 +29,7 @@ _VERBS: Final = (
     *("enqueue", "enqueue_many", "admit_many", "lane_enqueue"),
     *("claim", "claim_batch", "claim_many", "lane_claim", "lane_claim_weighted"),
     *("complete", "settle", "schedule", "promote", "delay", "stalled_check", "reprocess", "retry", "reap"),
+    *("keep", "disown", "look"),
 )
 _NAMED_OTHERWISE: Final = {"extend_lock": "EMQ.EXTEND"}
 TWINS: Final[Mapping[str, str]] = MappingProxyType(
@@ -38,7 +39,10 @@ TWINS: Final[Mapping[str, str]] = MappingProxyType(
 # They have no script.
 ALONE: Final = ("EMQ.RESCHEDULE", "EMQ.REQUEUE")
 
-_ASKED: Final = ("COMMAND", "LIST", "FILTERBY", "MODULE", MODULE)
+VERSION: Final = "1"
+"""Of the module: the keys, arguments and replies of its commands are those of this package's scripts."""
+_ASKED: Final = (("COMMAND", "LIST", "FILTERBY", "MODULE", MODULE), ("COMMAND", "DOCS", "EMQ.SCHEDULE"))
+_NOT_TOLD: Final = "COMMAND: "
 _UNKNOWN: Final = "ERR unknown command"
 # Refusals of the commands alone, each before the first write: of a lane, of a rare case, of an argument that the script
 # takes.
@@ -69,9 +73,14 @@ class Spoken:
     lack: str = ""
 
     @property
-    def is_native(self) -> bool:
-        """Whether any verb goes as a command."""
-        return self.wire == COMMANDS or (self.wire == AUTO and not self.lack)
+    def has_scripts(self) -> bool:
+        """Whether a verb without a command can be called."""
+        return self.wire != COMMANDS
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the server has told what it has: it may refuse to."""
+        return not self.lack.startswith(_NOT_TOLD)
 
     def __str__(self) -> str:
         if self.wire == SCRIPTS:
@@ -88,6 +97,19 @@ def least(several: Iterable[Spoken], otherwise: Spoken | None = None) -> Spoken:
     return found[0] if found else otherwise or Spoken(SCRIPTS)
 
 
+def _told(listed: Any, described: Any) -> tuple[frozenset[str], str]:
+    """The module's commands, and what is wrong with them, if anything."""
+    for reply in (listed, described):
+        if not isinstance(reply, list):
+            return frozenset(), f"{_NOT_TOLD}{reply}"
+    found = frozenset(name.decode("ascii", "replace").upper() for name in listed)
+    if not found:
+        return found, f"the server has no module {MODULE}"
+    facts = described[1] if len(described) > 1 else []
+    version = dict(zip(facts[::2], facts[1::2], strict=False)).get(b"since", b"unknown").decode("ascii", "replace")
+    return found, "" if version == VERSION else f"its module {MODULE} is of version {version}, expected {VERSION}"
+
+
 class Twins:
     """How one connector of wire 6 or auto speaks. `find` is asked with every new connection."""
 
@@ -98,23 +120,21 @@ class Twins:
         self._heads: dict[str, str] = {}
 
     async def find(self, link: Link) -> None:
-        """Learn what the server behind `link` has; one that does not tell has nothing for auto. Raises WireError."""
-        answer = await link.submit(pack(_ASKED), 1)
+        """Learn what the server behind `link` has; one that does not tell has nothing for auto.
+
+        Raises WireError; on wire 6 ConfigError where the module is of another version.
+        """
+        answer = await link.submit(b"".join(map(pack, _ASKED)), len(_ASKED))
         if isinstance(answer, WireError):
             raise answer
-        wire, reply = self.spoken.wire, answer[0]
-        if isinstance(reply, list):
-            found = frozenset(name.decode("ascii", "replace").upper() for name in reply)
-            lack = "" if found else f"the server has no commands of the module {MODULE}"
-        else:
-            found, lack = frozenset(), f"COMMAND LIST: {reply}"
-        self.spoken = Spoken(wire, found, lack)
-        self._heads = {
-            sha: TWINS[name] for sha, name in _names().items() if TWINS.get(name, "") in found or self._is_told(name)
-        }
-
-    def _is_told(self, name: str) -> bool:
-        return self.spoken.wire == COMMANDS and name in TWINS
+        found, lack = _told(*answer)
+        wire = self.spoken.wire
+        if found and lack and wire == COMMANDS:
+            raise ConfigError(f"{link.peer}: wire 6: {lack}")
+        self.spoken = Spoken(wire, frozenset() if lack else found, lack)
+        # On wire 6 a verb has no other way: what the server says to the command is the answer.
+        usable = frozenset(TWINS.values()) if wire == COMMANDS else self.spoken.commands
+        self._heads = {sha: TWINS[name] for sha, name in _names().items() if TWINS.get(name) in usable}
 
     def spell(self, command: Sequence[Any]) -> Sequence[Any]:
         """The command as it leaves: an EVALSHA as its twin where there is one, anything else as it is.

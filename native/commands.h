@@ -25,9 +25,6 @@ int lane_claim_weighted(Call *c);
 /* claim_many.c */
 int claim_many(Call *c);
 
-/* settle.c */
-int settle(Call *c);
-
 /* complete.c */
 int complete(Call *c);
 
@@ -46,5 +43,12 @@ int retry(Call *c);
 
 /* reprocess.c */
 int reprocess(Call *c);
+
+/* keeping.c */
+int keep(Call *c);
+int disown(Call *c);
+
+/* look.c */
+int look(Call *c);
 
 #endif

@@ -6,7 +6,10 @@
 #include "commands.h"
 #include "common.h"
 
-enum { MODULE_VERSION = 1 };
+/* Of keys, arguments and replies: what is changed here is changed in echomq_worker/twins.py, which reads it as `since`. */
+#define MODULE_VERSION 1
+#define TEXT_OF(value) #value
+#define VERSION_TEXT(value) TEXT_OF(value)
 
 /* V(function, name, flags, keys, how many arguments, which of them is the base or -1, more keys, more arguments) */
 #define KEYS(...) {__VA_ARGS__, NULL}
@@ -22,8 +25,10 @@ enum { MODULE_VERSION = 1 };
     V(lane_claim, "EMQ.LANE.CLAIM", "write deny-oom", KEYS("ring", "active"), 2, 0, false, false) \
     V(lane_claim_weighted, "EMQ.LANE.CLAIM.WEIGHTED", "write deny-oom", KEYS("ring", "active"), 2, 0, false, false) \
     V(claim_many, "EMQ.CLAIM.MANY", "write", KEYS("pending", "active", "ring", "meta"), 7, 0, true, false) \
-    V(settle, "EMQ.SETTLE", "write", KEYS("active", "pending", "schedule", "dead"), 1, 0, false, true) \
     V(complete, "EMQ.COMPLETE", "write", KEYS("active", "job:%0"), 3, 2, true, true) \
+    V(keep, "EMQ.KEEP", "write", KEYS("active"), 2, 0, false, true) \
+    V(disown, "EMQ.DISOWN", "write", KEYS("active"), 1, 0, false, true) \
+    V(look, "EMQ.LOOK", "readonly fast", KEYS("pending", "active", "ring", "meta"), 2, 0, false, false) \
     V(reschedule, "EMQ.RESCHEDULE", "write fast", KEYS("job:%0", "schedule"), 3, -1, false, false) \
     V(promote, "EMQ.PROMOTE", "write", KEYS("schedule", "pending"), 2, 0, false, false) \
     V(reap, "EMQ.REAP", "write", KEYS("active", "pending"), 1, 0, false, false) \
@@ -64,7 +69,7 @@ static int add(Ctx *ctx, const Verb *verb, Handler handler) {
         {0},
     };
     CommandInfo info = {
-        .version = &INFO_VERSION, .summary = "A transition of EchoMQ.", .since = "1", .arity = arity_of(verb), .key_specs = specs};
+        .version = &INFO_VERSION, .summary = "A transition of EchoMQ.", .since = VERSION_TEXT(MODULE_VERSION), .arity = arity_of(verb), .key_specs = specs};
     return VM_SetCommandInfo(VM_GetCommand(ctx, verb->name), &info);
 }
 

@@ -47,6 +47,9 @@ def main() -> int:
         plan=plan,
         folder=folder,
         forget=given.forget,
+        wire=given.wire,
+        module=given.module,
+        replica=given.replica,
     )
     try:
         outcome = asyncio.run(_run(order))
@@ -100,6 +103,11 @@ def _options() -> argparse.ArgumentParser:
     options.add_argument("--beat-ms", type=int, default=500, help="the workers' beat and tick (500)")
     options.add_argument("--margin-ms", type=int, default=1_500, help="beyond lease and beat after a kill (1500)")
     options.add_argument("--forget", action="store_true", help="no append-only file, and one restart that loses all")
+    options.add_argument("--wire", default="4", choices=("4", "auto"), help="what workers and producers speak (4)")
+    options.add_argument("--module", type=Path, help="the module emq, loaded into the server")
+    options.add_argument(
+        "--replica", action="store_true", help="attach one; compare it and a restart's data at the end"
+    )
     options.add_argument("--plan", action="store_true", help="print the schedule of faults and exit")
     options.add_argument("--json", type=Path, help="write the account there as well")
     options.add_argument("--keep", action="store_true", help="keep notes and logs of a run that balances too")

@@ -20,6 +20,7 @@ from bench.chaos.fleet import Kept, Place
 from bench.chaos.notes import Book, now_ms
 from bench.chaos.plan import ANSWERS, PRODUCERS, Fault, scope_of
 from echomq_worker.script import scripts
+from echomq_worker.twins import TWINS
 from tests.support.proxy import Proxy, Rule, Then
 from tests.support.valkey import ValkeyServer
 
@@ -35,8 +36,16 @@ class Faults:
     """Carries out a plan. `happened` is what took place, `missed` counts by kind what did not."""
 
     def __init__(
-        self, server: ValkeyServer, workers: Sequence[Kept], producers: Proxy, *, place: Place, book: Book
+        self,
+        server: ValkeyServer,
+        workers: Sequence[Kept],
+        producers: Proxy,
+        *,
+        place: Place,
+        book: Book,
+        twins: bool = False,
     ) -> None:
+        """`twins`: workers and producers call commands in place of scripts where there are any."""
         self.happened: list[Happened] = []
         self.missed: Counter[str] = Counter()
         self._server = server
@@ -44,6 +53,7 @@ class Faults:
         self._producers = producers
         self._place = place
         self._book = book
+        self._twins = twins
         self._turn: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._acts: dict[str, Act] = {
             "kill": self._kill,
@@ -203,11 +213,12 @@ class Faults:
 
     async def _lose(self, fault: Fault) -> Happened | None:
         then: Then = "hang" if fault.kind == "lose_reply_hang" else "reset"
-        return await self._ruled(fault, self._proxy(fault).swallow_reply(_pattern(fault), fault.nth, then=then))
+        rule = self._proxy(fault).swallow_reply(self._pattern(fault), fault.nth, then=then)
+        return await self._ruled(fault, rule)
 
     async def _answer(self, fault: Fault) -> Happened | None:
         line = ANSWERS[fault.kind]
-        return await self._ruled(fault, self._proxy(fault).answer(line, _pattern(fault), fault.nth))
+        return await self._ruled(fault, self._proxy(fault).answer(line, self._pattern(fault), fault.nth))
 
     async def _ruled(self, fault: Fault, rule: Rule) -> Happened | None:
         came = await self._came(lambda: rule.done)
@@ -262,6 +273,12 @@ class Faults:
     async def _client_pause(self, fault: Fault) -> Happened | None:
         return await self._asked(fault, fault.for_ms, "CLIENT", "PAUSE", fault.for_ms, "ALL")
 
+    def _pattern(self, fault: Fault) -> bytes:
+        if self._twins and fault.script in TWINS:
+            # With what ends it: EMQ.CLAIM is not EMQ.CLAIM.MANY.
+            return f"{TWINS[fault.script]}\r\n".encode()
+        return _FLAT.get(fault.script) or scripts()[fault.script].sha.encode()
+
     async def _asked(self, fault: Fault, for_ms: int, *command: str | int) -> Happened | None:
         at = now_ms()
         with suppress(redis.RedisError):
@@ -269,7 +286,3 @@ class Faults:
             await asyncio.sleep(for_ms / 1000)
             return Happened(fault.kind, fault.target, at, now_ms())
         return None
-
-
-def _pattern(fault: Fault) -> bytes:
-    return _FLAT.get(fault.script) or scripts()[fault.script].sha.encode()

@@ -40,7 +40,7 @@ class Place:
 class Kept:
     """One worker: started, started again when it ends, until `stop`."""
 
-    def __init__(self, number: int, proxy: Proxy, place: Place, terms: Terms) -> None:
+    def __init__(self, number: int, proxy: Proxy, place: Place, terms: Terms, *, wire: str = "4") -> None:
         self.number = number
         self.role = role_of(number)
         self.proxy = proxy
@@ -48,6 +48,7 @@ class Kept:
         self.fated = False
         self._place = place
         self._terms = terms
+        self._wire = wire
         self._process: Process | None = None
         self._asked = False
         self._stopping = False
@@ -135,6 +136,7 @@ class Kept:
         ours = {name: value for name, value in os.environ.items() if not name.startswith("ECHOMQ_")}
         settings = {
             "URL": self.proxy.url,
+            "WIRE": self._wire,
             "LEASE_MS": self._terms.lease_ms,
             "BEAT_MS": self._terms.beat_ms,
             "TICK_MS": self._terms.beat_ms,

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.chaos import leftovers
+from bench.chaos import copies, leftovers
 from bench.chaos.clock import SteppedClock
 from bench.chaos.collect import Tap, collect
 from bench.chaos.evidence import Evidence, Grid, Terms
@@ -23,6 +23,7 @@ from bench.chaos.watch import watch_gaps
 from echomq_worker import EchoMQError, connect
 from echomq_worker.clock import SystemClock
 from echomq_worker.connector import Connector
+from echomq_worker.twins import SCRIPTS
 from tests.support.proxy import Proxy
 from tests.support.valkey import ValkeyServer
 
@@ -33,7 +34,9 @@ _UP_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is asked of a run. `forget`: the server keeps no file."""
+    """What is asked of a run. `forget`: the server keeps no file. `wire`: what workers and producers speak; `module` is
+    loaded into the server. `replica`: the server has one, and the copies are compared at the end.
+    """
 
     seed: int
     length_ms: int
@@ -43,6 +46,9 @@ class Order:
     plan: Sequence[Fault]
     folder: Path
     forget: bool = False
+    wire: str = "4"
+    module: Path | None = None
+    replica: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +63,22 @@ class Outcome:
 async def run(order: Order, say: Callable[[str], None]) -> Outcome:
     """Carry it out. `say` is told now and then how it goes."""
     # With a file it is written before anything is answered: what was acknowledged is kept.
-    server = ValkeyServer(append_only=not order.forget)
+    module = ("--loadmodule", str(order.module)) if order.module else ()
+    server = ValkeyServer(append_only=not order.forget, args=module)
     await asyncio.to_thread(server.start)
+    # Without the module: what it is sent are plain commands.
+    replica = ValkeyServer(args=("--replicaof", f"127.0.0.1 {server.port}")) if order.replica else None
     try:
-        return await _run(order, server, say)
+        if replica is not None:
+            await asyncio.to_thread(replica.start)
+        return await _run(order, server, replica, say)
     finally:
-        await asyncio.to_thread(server.close)
+        for one in (replica, server):
+            if one is not None:
+                await asyncio.to_thread(one.close)
 
 
-async def _run(order: Order, server: ValkeyServer, say: Callable[[str], None]) -> Outcome:
+async def _run(order: Order, server: ValkeyServer, replica: ValkeyServer | None, say: Callable[[str], None]) -> Outcome:
     place, book = Place(order.folder), Book(order.folder / "orders", PRODUCERS)
     tap = Tap()
     async with AsyncExitStack() as stack:
@@ -75,8 +88,8 @@ async def _run(order: Order, server: ValkeyServer, say: Callable[[str], None]) -
             for _ in range(order.workers)
         ]
         way_in = await stack.enter_async_context(Proxy(server.port, remembers=False))
-        workers = [Kept(number, proxy, place, order.terms) for number, proxy in enumerate(proxies)]
-        faults = Faults(server, workers, way_in, place=place, book=book)
+        workers = [Kept(number, proxy, place, order.terms, wire=order.wire) for number, proxy in enumerate(proxies)]
+        faults = Faults(server, workers, way_in, place=place, book=book, twins=order.wire != SCRIPTS)
         producer = await stack.enter_async_context(_producer(order, way_in, book, place))
         await producer.limit_lanes()
         keeping = [asyncio.create_task(worker.run(), name=f"worker {worker.name}") for worker in workers]
@@ -92,6 +105,10 @@ async def _run(order: Order, server: ValkeyServer, say: Callable[[str], None]) -
                 drained_ms = now_ms() - begun
                 await asyncio.gather(*(one.stop(task) for one, task in zip(workers, keeping, strict=True)))
                 left, places, completed = await leftovers.look(connector)
+            if order.replica:
+                differ, count = await asyncio.to_thread(copies.compare, server, replica)
+                left += differ
+                say(f"replica and append-only file: {count} keys compared, {len(differ) or 'none'} of the two differs")
         finally:
             for worker in workers:
                 worker.kill_all()
@@ -115,7 +132,7 @@ async def _run(order: Order, server: ValkeyServer, say: Callable[[str], None]) -
 async def _producer(order: Order, way_in: Proxy, book: Book, place: Place) -> AsyncIterator[Producer]:
     clock = SteppedClock(place.clock(PRODUCERS))
     work = Work(order.jobs_per_s, min(8_000, 2 * order.terms.lease_ms))
-    async with connect(way_in.url, connect_timeout_ms=1_500, command_timeout_ms=1_500) as wire:
+    async with connect(way_in.url, connect_timeout_ms=1_500, command_timeout_ms=1_500, wire=order.wire) as wire:
         # Its repeats are priced on the true clock.
         yield Producer(wire, book, seed=str(order.seed), work=work, clock=clock)
 

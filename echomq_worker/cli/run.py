@@ -163,7 +163,7 @@ def _work(target: str, settings: Settings, *, queues: Sequence[str], burst: bool
         for number in SIGNALS:
             loop.add_signal_handler(number, worker.stop)
         try:
-            report = await worker.run(settings, queues=tuple(queues), burst=burst, pump=settings.pump, signals=True)
+            report = await worker.run(settings, queues=tuple(queues), burst=burst, signals=True)
         finally:
             left.update(await _left_behind())
         return report.exit_code

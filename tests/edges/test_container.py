@@ -44,7 +44,8 @@ HEALTHCHECK: dict[str, Any] = {
 # The part of the compose specification that is used: a key that is not here is a slip, or belongs here first.
 SERVICE: dict[str, Any] = {
     "image": IMAGE,
-    "build": re.compile(r"\."),
+    "build": {"context": re.compile(r"\."), "target": WORD},
+    "profiles": [WORD],
     "command": [WORD],
     "environment": {"*": str},
     "volumes": [re.compile(r"[a-z-]+:/\S+")],
@@ -93,6 +94,10 @@ def services() -> dict[str, Any]:
 def test_the_compose_file_has_the_shape_of_one() -> None:
     """Every key is one that compose knows, with a value of its kind; what a service refers to exists."""
     compose = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())
+    for service in compose["services"].values():
+        # The short form, a folder alone.
+        if isinstance(service.get("build"), str):
+            service["build"] = {"context": service["build"]}
     assert misfits(compose, COMPOSE, "compose") == []
     for service in compose["services"].values():
         assert {volume.split(":")[0] for volume in service.get("volumes", [])} <= set(compose["volumes"])
@@ -136,9 +141,33 @@ def test_the_worker_scales_and_has_time_to_end(services: dict[str, Any]) -> None
 
 def test_every_url_leads_to_the_server_of_the_file(services: dict[str, Any]) -> None:
     """Worker and producer wait for Valkey to be healthy and reach it by its service name."""
-    for name in ("worker", "producer"):
-        assert services[name]["environment"]["ECHOMQ_URL"] == "redis://valkey:6379/0"
-        assert services[name]["depends_on"] == {"valkey": {"condition": "service_healthy"}}
+    for name, server in (("worker", "valkey"), ("producer", "valkey"), ("worker-native", "valkey-native")):
+        assert services[name]["environment"]["ECHOMQ_URL"] == f"redis://{server}:6379/0"
+        assert services[name]["depends_on"] == {server: {"condition": "service_healthy"}}
+
+
+def test_the_native_profile_is_the_same_with_the_module(services: dict[str, Any]) -> None:
+    """Server and worker of the profile are the others with the module built in and spoken to; without the profile
+    neither is started, and the image is a stage of the Dockerfile that makes the module from its source.
+    """
+    native, plain = dict(services["valkey-native"]), dict(services["valkey"])
+    stage = native.pop("build")["target"]
+    assert (native.pop("profiles"), native.pop("image")) == (["native"], "echomq-valkey:local")
+    assert native.pop("volumes") == ["valkey-native-data:/data"]
+    program, load, module, *options = native.pop("command")
+    assert [program, *options] == plain["command"]
+    assert native == {key: value for key, value in plain.items() if key not in {"image", "volumes", "command"}}
+    worker, other = services["worker-native"], services["worker"]
+    assert worker["profiles"] == ["native"]
+    assert worker["environment"] == other["environment"] | {
+        "ECHOMQ_URL": "redis://valkey-native:6379/0",
+        "ECHOMQ_WIRE": "auto",
+    }
+    kept = {"build", "image", "command", "stop_grace_period", "restart"}
+    assert {key: worker[key] for key in kept} == {key: other[key] for key in kept}
+    assert (load, json.loads(stages()[stage]["CMD"])[1:]) == ("--loadmodule", ["--loadmodule", module])
+    assert stages()[stage]["COPY"] == f"--from=module /src/emq.so {module}"
+    assert (stages()["module"]["COPY"], stages()["module"]["FROM"]) == ("native /src", "valkey/valkey:9 AS module")
 
 
 # ------------------------------------------------------------------------------------------- Dockerfile
@@ -151,19 +180,30 @@ def instructions() -> list[tuple[str, str]]:
     return [(word, rest) for word, _, rest in (line.partition(" ") for line in lines if line.strip())]
 
 
-def last_stage() -> dict[str, str]:
-    """What holds in the image that is kept: the last value of each instruction."""
-    found: dict[str, str] = {}
+def stages() -> dict[str, dict[str, str]]:
+    """The last value of each instruction, by the name of the stage; the last stage has none."""
+    found: dict[str, dict[str, str]] = {}
+    name = ""
     for word, rest in instructions():
-        found = {word: rest} if word == "FROM" else found | {word: rest}
+        if word == "FROM":
+            name = rest.partition(" AS ")[2]
+            found[name] = {}
+        if name in found:
+            found[name][word] = rest
     return found
 
 
+def last_stage() -> dict[str, str]:
+    """What holds in the image that is kept."""
+    return stages()[""]
+
+
 def test_base_images_are_pinned_and_slim() -> None:
-    """Two stages on one slim base with a version."""
+    """Two stages of the worker on one slim base with a version, two of the server on its own; the worker's comes last,
+    which is the one that is built where none is named.
+    """
     bases = [rest.split()[0] for word, rest in instructions() if word == "FROM"]
-    assert len(bases) == 2
-    assert set(bases) == {"python:3.12-slim-bookworm"}
+    assert bases == ["valkey/valkey:9"] * 2 + ["python:3.12-slim-bookworm"] * 2
 
 
 def test_the_image_runs_as_nobody_special() -> None:
@@ -188,7 +228,8 @@ def test_it_is_stopped_by_what_it_understands() -> None:
 
 def test_what_is_copied_is_there_and_not_ignored() -> None:
     """Each source of a COPY exists in the project and passes .dockerignore; nothing else does."""
-    sources = {Path(name).name for word, rest in instructions() if word == "COPY" for name in rest.split()[:-1]}
+    copies = [rest.split()[:-1] for word, rest in instructions() if word == "COPY" and "--from" not in rest]
+    sources = {Path(name).name for names in copies for name in names}
     lines = [line for line in (PROJECT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
     assert lines[0] == "*"
     assert {line[1:] for line in lines if line[0] == "!"} == sources

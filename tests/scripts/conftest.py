@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,6 +11,7 @@ from redis.asyncio import Redis
 from echomq_worker.connector import Connector, connect
 from tests.support.control import Control
 from tests.support.flows import FlowVerbs
+from tests.support.native import WIRE
 from tests.support.own import Own
 from tests.support.plain import Plain, Queue
 
@@ -17,7 +19,7 @@ from tests.support.plain import Plain, Queue
 @pytest.fixture
 async def wire(url: str) -> AsyncIterator[Connector]:
     """A connector on the session's server."""
-    async with connect(url) as connector:
+    async with connect(url, wire=os.environ.get(WIRE, "4")) as connector:
         yield connector
 
 

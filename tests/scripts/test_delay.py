@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from echomq_worker.errors import Gone, KindRefused, ServerError, Stale
+from tests.support.native import SCRIPT_ALONE
 from tests.support.plain import FAR_MS, GROUP, Plain, Queue, Within, job, row
 
 LANE = f"g:{GROUP}:pending"
@@ -43,6 +44,7 @@ async def test_any_other_mode_is_the_literal_value(plain: Plain, queue: Queue, m
     assert (await queue.state())["schedule"] == {job(1): value}
 
 
+@SCRIPT_ALONE
 async def test_a_holder_no_longer_in_active_schedules_all_the_same(plain: Plain, queue: Queue) -> None:
     """As in the seeds; beyond them the reaped job leaves pending, so that it is in one set."""
     await queue.put({ROW: row("pending", 3), "pending": {job(1): 0, job(2): 0}})

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.native import SCRIPT_ALONE
 from tests.support.plain import FAR_MS, GROUP, OTHER_GROUP, Plain, Queue, job, row
 
 LANE = f"g:{GROUP}:pending"
@@ -57,6 +58,7 @@ async def test_at_most_64_tokens(plain: Plain, queue: Queue) -> None:
     assert state["ready"] == ["1"] * 64
 
 
+@SCRIPT_ALONE
 async def test_a_ghost_gets_a_skeleton_row(plain: Plain, queue: Queue) -> None:
     """A scheduled id without a row is released and counted like any other, as the seeds' script does it."""
     await queue.put({"schedule": {job(1): 1}})

@@ -21,6 +21,7 @@ from redis.retry import Retry
 
 from echomq_worker.acl import rules
 from echomq_worker.keyspace import FENCE_KEY
+from tests.support.native import WIRE, load_options
 from tests.support.valkey import ROLE, ROLE_PASSWORD, ROLE_USER, ValkeyServer
 
 RECORD = "EMQ_TESTS_RECORD"
@@ -130,6 +131,8 @@ class Recorder:
 def server_of_the_run() -> ValkeyServer:
     """The session's server, not started: of a role where this run of the suites has one."""
     named = os.environ.get(ROLE, "").split()
+    if os.environ.get(WIRE):
+        return ValkeyServer(args=load_options())
     if not named:
         return ValkeyServer()
     roles = [name for name in named if name != "conformance"]
