@@ -208,7 +208,7 @@ class Handlers:
 
 def bind(function: Callable[..., Any], options: Options, *, state_type: object = None) -> Bound:
     """`function` with the way to fill its parameters. Raises ConfigError naming the handler and the parameter."""
-    name = _name(function)
+    name = name_of(function)
     where = f"handler {name} of {options.queue}"
     core = _core(function, where)
     if inspect.isgeneratorfunction(core) or inspect.isasyncgenfunction(core):
@@ -241,6 +241,19 @@ def bind(function: Callable[..., Any], options: Options, *, state_type: object =
         named=tuple(named),
         decode=decode,
     )
+
+
+def filled_by(
+    function: Callable[..., Any], where: str, state_type: object
+) -> list[tuple[inspect.Parameter, str | None]]:
+    """Each parameter with `job` or `state`, or None where it is neither: for functions beside a handler (`hooks`).
+
+    Raises ConfigError, beginning with `where`.
+    """
+    core = _core(function, where)
+    found = [_resolved(parameter, core, where) for parameter in _parameters(function, where)]
+    kinds = [_by_kind(parameter, state_type, batch=False) for parameter in found]
+    return [(parameter, kind and kind.value) for parameter, kind in zip(found, kinds, strict=True)]
 
 
 def yielded_type(lifespan: Callable[..., Any]) -> object:
@@ -372,7 +385,8 @@ def _given(function: Callable[..., Any]) -> set[str]:
     return names
 
 
-def _name(function: object) -> str:
+def name_of(function: object) -> str:
+    """Where a function stands: its module and its name."""
     while isinstance(function, functools.partial):
         function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)

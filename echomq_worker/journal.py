@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from echomq_worker.clock import Clock
 from echomq_worker.errors import Unreadable
+from echomq_worker.hooks import QueueHooks
 from echomq_worker.job import Job
 from echomq_worker.logs import Logger, current_job
 from echomq_worker.observers import Dead, Observers, Stale, Started
@@ -25,18 +26,26 @@ LISTED = 100
 class Journal:
     """One per queue. `counts` has the answers of the settle script, and buried, lost, released, disowned, left."""
 
-    __slots__ = ("_clock", "_lines", "_log", "_observers", "_timed", "counts", "handed", "queue")
+    __slots__ = ("_clock", "_hooks", "_lines", "_log", "_observers", "_timed", "counts", "handed", "queue")
 
     def __init__(
-        self, queue: str, *, log: Logger, clock: Clock, level: str = "info", observers: Observers | None = None
+        self,
+        queue: str,
+        *,
+        log: Logger,
+        clock: Clock,
+        level: str = "info",
+        observers: Observers | None = None,
+        hooks: QueueHooks | None = None,
     ) -> None:
-        """`observers` are told what is written; None: there are none."""
+        """`observers` are told what is written, `hooks` what is done or dead; None: there are none."""
         self.queue = queue
         self.counts: Counter[str] = Counter()
         self.handed: defaultdict[str, list[str]] = defaultdict(list)
         self._log = log.bind(queue=queue)
         self._clock = clock
         self._observers = observers
+        self._hooks = hooks
         # Time stamps are for the lines of completions and starts: where those are off they are not taken.
         self._lines = level in {"debug", "info"}
         self._timed = self._lines or observers is not None
@@ -65,6 +74,8 @@ class Journal:
         counts = self.counts
         if self._observers is not None:
             self._observers.settled(self.queue, answers)
+        if self._hooks is not None:
+            self._hooks.settled(answers)
         for job, verdict, answer in answers:
             counts[answer] += 1
             if answer == "done":
@@ -83,6 +94,8 @@ class Journal:
         self._log.error("job dead", id=id, error=reason)
         if self._observers is not None:
             self._observers.note(Dead, self.queue, id, None, reason)
+        if self._hooks is not None:
+            self._hooks.buried(id, reason)
 
     def stalled(self, ids: Sequence[str]) -> None:
         """The counting sweep gave back jobs whose lease ran out."""

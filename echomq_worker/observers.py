@@ -180,7 +180,7 @@ class Observers:
             if answer == "scheduled" and isinstance(verdict, RetryLater):
                 self.note(Retried, queue, id, attempt, failures, verdict.delay_ms or 0)
             elif answer == "dead":
-                self.note(Dead, queue, id, attempt, _cause(verdict))
+                self.note(Dead, queue, id, attempt, cause(verdict))
             elif isinstance(verdict, DelayTo):
                 self.note(Delayed, queue, id, attempt)
 
@@ -228,6 +228,6 @@ class Observers:
             self._log.error("observer raised", observer=name, hint="it is not logged again", exc_info=error)
 
 
-def _cause(verdict: Verdict) -> str:
+def cause(verdict: Verdict) -> str:
     """Why a job is dead, as far as is known here: a handler that wanted it later hears that somebody else did not."""
     return verdict.error if isinstance(verdict, (RetryLater, Bury)) else "cancelled meanwhile"

@@ -21,6 +21,7 @@ from echomq_worker.degraded import Degraded, Outage
 from echomq_worker.errors import AuthenticationFailed, EchoMQError, WireError
 from echomq_worker.handlers import Bound
 from echomq_worker.handover import HandOver
+from echomq_worker.hooks import Hook, Hooks
 from echomq_worker.identity import Mint
 from echomq_worker.journal import LISTED
 from echomq_worker.keyspace import Keys
@@ -40,7 +41,7 @@ from echomq_worker.watch import Culprit, Watch
 BURST_HORIZON_MS = 5_000
 _BURST_LOOK_MS = 100
 _KEEPER_PATIENCE_MS = 100
-# What observers get at the end to hear the rest.
+# What observers and hooks get at the end to hear the rest.
 _LAST_TOLD_MS = 1_000
 
 
@@ -89,11 +90,14 @@ class Run:
         pump: bool,
         name: str,
         observe: Sequence[Observer] = (),
+        hooks: Sequence[Hook] = (),
     ) -> None:
         self.connector = self._connector(settings, name, clock)
         self._settings = settings
         self._bounds = bounds
         self._observe = tuple(observe)
+        self._own_hooks = tuple(hooks)
+        self._hooks: Hooks | None = None
         self._clock = clock
         self._log: Logger = get_logger("echomq_worker")
         self._stopped = anyio.Event()
@@ -125,6 +129,8 @@ class Run:
         """First call: drain, then hand over. Second call: the grace is over now."""
         if self._stopped.is_set() and self._hand_over is not None:
             self._hand_over.hurry()
+            if self._hooks is not None:
+                self._hooks.hurry()
         self._stopped.set()
         if self._starting is not None:
             self._starting.cancel()
@@ -162,6 +168,8 @@ class Run:
         await self._look_at_servers()
         await self._check_wire()
         async with anyio.create_task_group() as tasks:
+            if self._own_hooks:
+                self._hooks = Hooks(self._own_hooks, tasks, state=state, log=self._log)
             shared = Shared(
                 connector=self.connector,
                 clock=self._clock,
@@ -173,6 +181,7 @@ class Run:
                 tasks=tasks,
                 state=state,
                 observers=observers,
+                hooks=self._hooks,
             )
             stations = self._stations = [Station(bound, shared, self._pace) for bound in self._bounds]
             self._hand_over = HandOver(self.connector, stations, clock=self._clock)
@@ -197,16 +206,25 @@ class Run:
                 for station in stations:
                     station.stop()
             # A pass that was in flight, and hung, is part of the grace.
-            await self._hand_over.run(max(0, self._settings.grace_ms - (self._clock.monotonic_ms() - asked_ms)))
-            if observers is not None:
-                await observers.finish(_LAST_TOLD_MS)
+            await self._hand_over.run(self._left_ms(asked_ms))
+            await self._tell_the_rest(observers, self._left_ms(asked_ms))
             tasks.cancel_scope.cancel()
         return self._report(stations)
+
+    async def _tell_the_rest(self, observers: Observers | None, left_ms: float) -> None:
+        if self._hooks is not None:
+            await self._hooks.finish(max(_LAST_TOLD_MS, left_ms))
+        if observers is not None:
+            await observers.finish(_LAST_TOLD_MS)
+
+    def _left_ms(self, asked_ms: float) -> float:
+        """What is left of the grace of a stop that was asked for at `asked_ms`."""
+        return max(0, self._settings.grace_ms - (self._clock.monotonic_ms() - asked_ms))
 
     def _report(self, stations: Sequence[Station]) -> Report:
         counts: Counter[str] = sum((station.journal.counts for station in stations), Counter())
         unpublished = sum(station.publisher.dropped for station in stations if station.publisher is not None)
-        counts += Counter(unpublished=unpublished)
+        counts += Counter(unpublished=unpublished, hooks_lost=0 if self._hooks is None else self._hooks.lost)
         self._log.info("worker stopped", **dict(counts), **self._handed_over())
         return Report(counts)
 

@@ -12,7 +12,7 @@ from functools import partial
 
 from anyio.abc import TaskGroup
 
-from echomq_worker import children
+from echomq_worker import children, rows
 from echomq_worker.batch import BatchExecutor, BatchSlots
 from echomq_worker.claims import Claims
 from echomq_worker.clock import Clock
@@ -22,6 +22,7 @@ from echomq_worker.dead import Retention
 from echomq_worker.degraded import Degraded, Outage
 from echomq_worker.executor import Executor
 from echomq_worker.handlers import Bound
+from echomq_worker.hooks import Hooks
 from echomq_worker.identity import Mint
 from echomq_worker.job import Job, JobContext
 from echomq_worker.journal import Journal
@@ -37,7 +38,6 @@ from echomq_worker.publisher import Publisher
 from echomq_worker.pump import Pump
 from echomq_worker.readiness import LATE_BEATS, QueueBeat
 from echomq_worker.recovery import Recovery
-from echomq_worker.rows import checked
 from echomq_worker.settle import Settle, Settled
 from echomq_worker.slots import Places, Slots
 from echomq_worker.suspects import Suspects
@@ -76,6 +76,7 @@ class Shared:
     tasks: TaskGroup
     state: object
     observers: Observers | None = None
+    hooks: Hooks | None = None
 
 
 class Alone:
@@ -106,7 +107,14 @@ class Station:
         self.queue = queue
         self.limits = limits
         self.keys = Keys(queue)
-        self.journal = Journal(queue, log=shared.log, clock=shared.clock, level=pace.level, observers=shared.observers)
+        self.journal = Journal(
+            queue,
+            log=shared.log,
+            clock=shared.clock,
+            level=pace.level,
+            observers=shared.observers,
+            hooks=None if shared.hooks is None else shared.hooks.of(queue, self._found),
+        )
         self.publisher = Publisher(shared.connector, self.keys, log=shared.log) if pace.events else None
         self.changed: Callable[[], None] = lambda: None
         self._bound = bound
@@ -185,7 +193,7 @@ class Station:
         if not self.idle:
             return False
         keys = self.keys
-        paused, pending, ring, (seconds, _), reports = checked(
+        paused, pending, ring, (seconds, _), reports = rows.checked(
             await self._shared.connector.pipeline(
                 [
                     ("HEXISTS", keys.meta, "paused"),
@@ -219,6 +227,13 @@ class Station:
         for consumer in self.consumers:
             consumer.settled()
         self.changed()
+
+    async def _found(self, id: str) -> Job:
+        """A job that was buried without a handler of ours: what its row has. Raises WireError, ServerError."""
+        row = await rows.get(self._shared.connector, self.keys, id)
+        if row is None:
+            return Job(self._context, id, None, 0)
+        return Job(self._context, id, row.payload, row.attempts, row.failures, row.group)
 
     def _degraded(self, loop: str) -> Degraded:
         return Degraded(f"{loop}:{self.queue}", outage=self._shared.outage, beat_ms=self._pace.beat_ms)

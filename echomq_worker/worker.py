@@ -16,6 +16,7 @@ from echomq_worker.backoff import Policy
 from echomq_worker.clock import Clock, SystemClock
 from echomq_worker.errors import ConfigError
 from echomq_worker.handlers import Bound, Handlers, yielded_type
+from echomq_worker.hooks import Hook
 from echomq_worker.logs import get_logger
 from echomq_worker.observers import Observer
 from echomq_worker.readiness import Readiness
@@ -25,6 +26,7 @@ from echomq_worker.twins import COMMANDS
 
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=Observer)
+Called = Callable[..., Any]
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 
@@ -41,9 +43,10 @@ class Worker:
         self._clock = clock or SystemClock()
         self._lifespan: Lifespan | None = None
         self._observers: list[Observer] = []
+        self._hooks: list[Hook] = []
         self._running: Run | None = None
 
-    def handler(
+    def handler(  # noqa: PLR0913 - a keyword per option
         self,
         queue: str,
         *,
@@ -55,13 +58,16 @@ class Worker:
         timeout_ms: int | None = None,
         lease_ms: int | None = None,
         cancellable: bool = False,
+        on_complete: Called | None = None,
+        on_dead: Called | None = None,
     ) -> Callable[[F], F]:
         """A decorator that makes a function the handler of `queue` and returns it unchanged; what is set wins over
         settings.
 
         Raises InvalidQueueName, InvalidArgument, ConfigError, each in one line. See `handlers` for the parameters
-        that a handler may have.
+        that a handler may have, `on_complete` and `on_dead` of the worker for the hooks of this queue alone.
         """
+        self._hook(queue, on_complete, on_dead)
         return self.handlers.register(
             queue,
             concurrency=concurrency,
@@ -87,6 +93,8 @@ class Worker:
         no_retry: type[BaseException] | tuple[type[BaseException], ...] = (),
         run_timeout_ms: int | None = None,
         lease_ms: int | None = None,
+        on_complete: Called | None = None,
+        on_dead: Called | None = None,
     ) -> Callable[[F], F]:
         """A decorator for an async function of many jobs of `queue` (`list[Job]`): called with up to `concurrency` of
         them when `min_size` are ready, or when the first was seen ready `timeout_ms` ago; nothing is claimed before.
@@ -95,6 +103,7 @@ class Worker:
         job that is missing there is retried, and what is raised holds for all. `run_timeout_ms` is the limit of a
         call. Raises InvalidQueueName, InvalidArgument, ConfigError.
         """
+        self._hook(queue, on_complete, on_dead)
         return self.handlers.register_batch(
             queue,
             min_size=min_size,
@@ -131,6 +140,31 @@ class Worker:
         self._observers.append(function)
         return function
 
+    def on_complete(self, function: F) -> F:
+        """Call `function` once for each job, of any queue, that the server has taken as done: with the job (annotated
+        `Job`, or named `job`) and the state, as far as it has parameters for them. Returned unchanged.
+
+        A coroutine runs on the event loop, a plain function in a thread. What it raises is logged and changes nothing;
+        a stop waits for it within the grace. Not durable: a process that is killed before it ran has lost it. Raises
+        ConfigError.
+        """
+        self._hooks.append(Hook.of("on_complete", None, function, state_type=self.handlers.state_type))
+        return function
+
+    def on_dead(self, function: F) -> F:
+        """The same for each job that is dead: given up by this worker, by a verdict, or by its claim (too many crashes,
+        expired, without a payload). `error` is why, as in the row's `last_error`.
+        """
+        self._hooks.append(Hook.of("on_dead", None, function, state_type=self.handlers.state_type))
+        return function
+
+    def _hook(self, queue: str, on_complete: Called | None, on_dead: Called | None) -> None:
+        state_type = self.handlers.state_type
+        if on_complete is not None:
+            self._hooks.append(Hook.of("on_complete", queue, on_complete, state_type=state_type))
+        if on_dead is not None:
+            self._hooks.append(Hook.of("on_dead", queue, on_dead, state_type=state_type))
+
     def stop(self) -> None:
         """End `run` as a first signal would: drain, then hand over. Without a run it has no effect."""
         if self._running is not None:
@@ -164,7 +198,9 @@ class Worker:
         if self._running is not None:
             raise ConfigError("worker: it runs already, expected one run at a time")
         pumps = _pumps(settings, pump=pump)
-        self._running = Run(settings, bounds, clock=self._clock, pump=pumps, name=self._name, observe=self._observers)
+        self._running = Run(
+            settings, bounds, clock=self._clock, pump=pumps, name=self._name, observe=self._observers, hooks=self._hooks
+        )
         try:
             # A stop while it still connects, or enters the lifespan, ends it there: nothing is claimed by then.
             with anyio.CancelScope() as starting:

@@ -25,6 +25,9 @@ int lane_claim_weighted(Call *c);
 /* claim_many.c */
 int claim_many(Call *c);
 
+/* settle.c */
+int settle(Call *c);
+
 /* complete.c */
 int complete(Call *c);
 

@@ -25,6 +25,7 @@
     V(lane_claim, "EMQ.LANE.CLAIM", "write deny-oom", KEYS("ring", "active"), 2, 0, false, false) \
     V(lane_claim_weighted, "EMQ.LANE.CLAIM.WEIGHTED", "write deny-oom", KEYS("ring", "active"), 2, 0, false, false) \
     V(claim_many, "EMQ.CLAIM.MANY", "write", KEYS("pending", "active", "ring", "meta"), 7, 0, true, false) \
+    V(settle, "EMQ.SETTLE", "write", KEYS("active", "pending", "schedule", "dead"), 1, 0, false, true) \
     V(complete, "EMQ.COMPLETE", "write", KEYS("active", "job:%0"), 3, 2, true, true) \
     V(keep, "EMQ.KEEP", "write", KEYS("active"), 2, 0, false, true) \
     V(disown, "EMQ.DISOWN", "write", KEYS("active"), 1, 0, false, true) \

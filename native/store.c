@@ -130,6 +130,19 @@ void zset_add_all(Call *c, Str *name, double score, const List *ids) {
     VM_Replicate(c->ctx, "ZADD", "sv", name, words, 2 * ids->n);
 }
 
+void zset_add_scored(Call *c, Str *name, const double *scores, const List *ids) {
+    if (!ids->n) return;
+    Str **words = vector_of(c, 2 * ids->n);
+    Key *key = open_write(c, name);
+    for (size_t i = 0; i < ids->n; i++) {
+        VM_ZsetAdd(key, scores[i], ids->at[i], NULL);
+        words[2 * i] = number_str(c, scores[i]);
+        words[2 * i + 1] = ids->at[i];
+    }
+    close_written(c, key, name, NOTIFY_ZSET, "zadd");
+    VM_Replicate(c->ctx, "ZADD", "sv", name, words, 2 * ids->n);
+}
+
 void zset_rescore(Call *c, Str *name, double score, Str *id) {
     int flags = ZADD_XX;
     Key *key = open_write(c, name);

@@ -37,6 +37,8 @@ void zset_raise(Call *c, Str *name, double score, Str *id);
 bool zset_remove(Call *c, Str *name, Str *id);
 /* All at one score; nothing for none. */
 void zset_add_all(Call *c, Str *name, double score, const List *ids);
+/* Each at its own. */
+void zset_add_scored(Call *c, Str *name, const double *scores, const List *ids);
 /* Answers how many there were. */
 size_t zset_remove_all(Call *c, Str *name, const List *ids);
 

@@ -16,9 +16,16 @@ local function count_crashes(row)
   return row[HELD] and before + 1 or before
 end
 
+-- A job as most are: it stands where it belongs, was not claimed before, and nobody has asked for anything.
+local function is_plain(s, row, lease)
+  return not (lease or row[HELD] or row[CRASHES] or row[CANCEL] or row[EXPIRES]) and row[STATE] == 'pending'
+    and (row[GROUP] or nil) == s.name
+end
+
 -- Says `take`, `pass` (a suspect that must wait), `bury`, `drop` (the id stands in another set) or `move` (a grouped job in
 -- flat pending, where a foreign reprocess leaves it); the crashes; and why a job is buried.
 local function judge(claim, lane, id, row, lease)
+  if is_plain(lane, row, lease) then return 'take', 0 end
   if lease and tonumber(lease) > claim.now then return 'drop', 0 end
   local state = row[STATE]
   if state == 'scheduled' and redis.call('ZSCORE', claim.p .. 'schedule', id) then return 'drop', 0 end
@@ -38,14 +45,12 @@ local function judge(claim, lane, id, row, lease)
   return 'take', crashes
 end
 
--- A source of jobs: flat pending, or a lane with its `name`. It is a cursor over a sorted set that is only read.
+-- A source of jobs: flat pending, or a lane with its `name`. It is a cursor over a sorted set that is only read: `i` is the
+-- place in `ids` up to which they are used, `size` the last that is its own. Every field stands here, and no more than 16: a
+-- table that grows is made anew, and there is one for each lane of a ring.
 local function source(key, name, page)
-  return {key = key, name = name, page = page, at = 0, i = 0, size = 0, leave = {}, started = 0}
-end
-
--- Puts `ids`, read from where the cursor stands, and their scores in active under the cursor.
-local function fill(s, ids, scores, base)
-  s.ids, s.scores, s.base, s.i, s.size, s.at = ids, scores, base, 0, #ids, s.at + #ids
+  return {key = key, name = name, page = page, at = 0, i = 0, size = 0, ids = false, scores = false, leave = {}, started = 0,
+    weight = 1, busy = 0, limit = math.huge, ended = false, passed = false}
 end
 
 -- Whether there is a member behind the cursor; reads the next page where the last one is used up.
@@ -55,7 +60,8 @@ local function has_more(claim, s)
   local ids = redis.call('ZRANGE', s.key, s.at, s.at + s.page - 1)
   s.ended = #ids < s.page
   if #ids == 0 then return false end
-  fill(s, ids, redis.call('ZMSCORE', claim.active, unpack(ids)), 0)
+  s.ids, s.scores = ids, redis.call('ZMSCORE', claim.active, unpack(ids))
+  s.i, s.size, s.at = 0, #ids, s.at + #ids
   return true
 end
 
@@ -88,9 +94,9 @@ local function next_job(claim, s)
   while claim.looked < claim.look and has_more(claim, s) do
     s.i = s.i + 1
     claim.looked = claim.looked + 1
-    local id, lease = s.ids[s.i], s.scores[s.base + s.i]
-    local row, what, crashes, reason = s.row or read_row(claim, id), 'drop', 0, nil
-    s.row = nil
+    local id, lease = s.ids[s.i], s.scores[s.i]
+    local row, what, crashes, reason = claim.row or read_row(claim, id), 'drop', 0, nil
+    claim.row = nil
     if not claim.seen[id] then what, crashes, reason = judge(claim, s, id, row, lease) end
     local stays = claim.seen[id] == 'pass' and s.name
     if claim.lanes then claim.seen[id] = claim.seen[id] or what end
@@ -110,18 +116,16 @@ local function next_job(claim, s)
   return false
 end
 
--- The same for a run of jobs as most are, from where the cursor of flat pending stands: not claimed before, of no lane,
--- without a request to cancel or an expiry. Ends at the first that is another, whose row it leaves for next_job; answers
--- whether it took any.
+-- The same for a run of jobs as most are, from where the cursor of flat pending stands. Ends at the first that is another,
+-- whose row it leaves for next_job; answers whether it took any.
 local function take_plain(claim, s)
   local jobs, leave, tokens, rows, count = claim.jobs, claim.leave, claim.tokens, claim.rows, claim.count
   local before = count
   while count < claim.room and has_more(claim, s) do
     local i, id = s.i + 1, s.ids[s.i + 1]
     local row = read_row(claim, id)
-    if s.scores[s.base + i] or row[STATE] ~= 'pending' or row[GROUP] or row[HELD] or row[CRASHES] or row[CANCEL]
-      or row[EXPIRES] then
-      s.row = row
+    if not is_plain(s, row, s.scores[i]) then
+      claim.row = row
       break
     end
     if row[PARENT] then claim.kin[#claim.kin + 1] = id end

@@ -9,23 +9,33 @@ end
 
 local function read_lanes(p, active, at, groups)
   local known = no_lanes()
-  local numbers, ids, names, members = {}, {}, {}, {}
+  -- Of most lanes one job ends at a time: `only` has its number, `more` the numbers of those that have several.
+  local names, only, more, numbers, ids = {}, {}, {}, {}, {}
   for n, i in ipairs(at) do
-    local group, id = groups[n], ARGV[i + 1]
+    local group = groups[n]
     if group ~= '' then
-      numbers[#numbers + 1], ids[#ids + 1] = n, id
-      if not members[group] then
-        names[#names + 1], members[group] = group, {numbers = {}, ids = {}}
+      local count = #numbers + 1
+      numbers[count], ids[count] = n, ARGV[i + 1]
+      if not only[group] then
+        names[#names + 1], only[group] = group, n
+      else
+        more[group] = more[group] or {only[group]}
+        table.insert(more[group], n)
       end
-      table.insert(members[group].numbers, n)
-      table.insert(members[group].ids, id)
     end
   end
-  if #names == 0 then return known end
   touch_lane(p, names[1])
   each_score(active, ids, function(i, lease) known.leases[numbers[i]] = lease end)
-  for group, lane in pairs(members) do
-    each_score(lane_key(p, group), lane.ids, function(i, score) known.stands[lane.numbers[i]] = score end)
+  for _, group in ipairs(names) do
+    local key, several = lane_key(p, group), more[group]
+    if several then
+      local members = {}
+      for k, n in ipairs(several) do members[k] = ARGV[at[n] + 1] end
+      each_score(key, members, function(k, score) known.stands[several[k]] = score end)
+    else
+      local n = only[group]
+      known.stands[n] = redis.call('ZSCORE', key, ARGV[at[n] + 1]) or nil
+    end
   end
   for first = 1, #names, CHUNK do
     local last = math.min(first + CHUNK - 1, #names)

@@ -19,21 +19,30 @@ local function load_lanes(claim, rot)
   local busy = redis.call('HMGET', claim.p .. 'gactive', unpack(names))
   local weights = redis.call('HMGET', claim.p .. 'gweight', unpack(names))
   local paused = redis.call('SMISMEMBER', claim.p .. 'paused', unpack(names))
-  local all, pages = {}, {}
+  local all, first, count = {}, #rot.queue, 0
   for i, name in ipairs(names) do
-    local weight = math.max(1, tonumber(weights[i]) or 1)
-    local lane = source(lane_key(claim.p, name), name, math.min(math.max(weight, 16), MOST_LANES) + 1)
-    lane.weight, lane.busy = weight, tonumber(busy[i]) or 0
-    lane.limit = tonumber(limits[i]) or math.huge
-    local hollow = paused[i] == 1 or rot.seen[name] or lane.busy >= lane.limit
-    local ids = hollow and {} or redis.call('ZRANGE', lane.key, 0, rot.share)
-    if hollow or #ids <= rot.share then lane.ended = true end
-    pages[i] = {lane, ids, #all}
-    for _, id in ipairs(ids) do all[#all + 1] = id end
-    rot.queue[#rot.queue + 1], rot.all[#rot.all + 1], rot.seen[name] = lane, lane, true
+    local lane = source(lane_key(claim.p, name), name, 17)
+    if weights[i] then
+      lane.weight = math.max(1, tonumber(weights[i]) or 1)
+      lane.page = math.min(math.max(lane.weight, 16), MOST_LANES) + 1
+    end
+    if busy[i] then lane.busy = tonumber(busy[i]) or 0 end
+    if limits[i] then lane.limit = tonumber(limits[i]) or lane.limit end
+    if paused[i] == 1 or rot.seen[name] or lane.busy >= lane.limit then
+      lane.ended = true
+    else
+      local ids = redis.call('ZRANGE', lane.key, 0, rot.share)
+      lane.ended = #ids <= rot.share
+      -- All lanes share one list, each has its part of it.
+      lane.ids, lane.i = all, count
+      for k = 1, #ids do all[count + k] = ids[k] end
+      count = count + #ids
+      lane.at, lane.size = #ids, count
+    end
+    rot.queue[first + i], rot.all[first + i], rot.seen[name] = lane, lane, true
   end
-  local scores = #all > 0 and redis.call('ZMSCORE', claim.active, unpack(all)) or {}
-  for _, page in ipairs(pages) do fill(page[1], page[2], scores, page[3]) end
+  local scores = count > 0 and redis.call('ZMSCORE', claim.active, unpack(all)) or {}
+  for i = first + 1, first + #names do rot.queue[i].scores = scores end
   rot.loaded, rot.size = rot.loaded + #names, math.min(2 * rot.size, MOST_LANES)
 end
 

@@ -22,7 +22,7 @@ PARTS = "for _, part in ipairs(PARTS) do names[#names + 1] = key .. ':' .. part 
 RELEASE_DEDUP = "if key and redis.call('GET', key) == child.id then redis.call('DEL', key) end"
 TO_LANE = "redis.call('ZADD', lane_key(p, member.group), 0, member.id)"
 TO_FLAT = "redis.call('ZADD', p .. 'pending', 0, member.id)"
-WEIGHT = "local weight = math.max(1, tonumber(weights[i]) or 1)"
+WEIGHT = "lane.weight = math.max(1, tonumber(weights[i]) or 1)"
 
 MUTATIONS = (
     # ------------------------------------------------------------------------------------------------ admission
@@ -41,7 +41,7 @@ MUTATIONS = (
         "claim_many",
         "if state ~= 'awaiting_children' then return false end",
         "if state ~= 'awaiting_children' then return true end",
-        "claim_receipt hollow_lane",
+        "suspect_one_at_a_time",
     ),
     Mutation(
         "claim", "redis.call('ZRANGE', KEYS[1], 0, 0)[1]", "redis.call('ZRANGE', KEYS[1], -1, -1)[1]", "order claim"
@@ -78,9 +78,9 @@ MUTATIONS = (
         "suspect_one_at_a_time",
     ),
     Mutation("claim_many", "= id, row[PAYLOAD], token", "= id, row[PAYLOAD] or '', token", "ghost_claim"),
-    Mutation("claim_many", WEIGHT, "local weight = 1", "weighted_proportion"),
-    Mutation("claim_many", WEIGHT, "local weight = 100", "starvation_drill"),
-    Mutation("claim_many", "redis.call('HSET', claim.p .. 'gactive', unpack(started))", "", "limit"),
+    Mutation("claim_many", WEIGHT, "", "weighted_proportion"),
+    Mutation("claim_many", "weight = 1, busy = 0", "weight = 100, busy = 0", "starvation_drill"),
+    Mutation("claim_many", "count_started(claim.p, started)", "local _ = 1", "limit"),
     Mutation(
         "claim_many",
         "local function entries_left(rot)",

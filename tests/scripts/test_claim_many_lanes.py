@@ -214,6 +214,17 @@ async def test_many_lanes_with_many_jobs(own: Own, queue: Queue) -> None:
     assert state["gactive"] == {group(n): "5" for n in range(200)}
 
 
+@pytest.mark.parametrize(("lanes", "encoding"), [(32, b"listpack"), (100, b"hashtable")])
+async def test_the_counters_of_many_lanes_are_looked_up(own: Own, queue: Queue, lanes: int, encoding: bytes) -> None:
+    """A server searches a small hash for every field; of what makes it look them up nothing is left."""
+    await queue.put(merged(*(lane(n, group=group(n)) for n in range(lanes))))
+
+    assert len((await own.claim_many(lanes)).ids) == lanes
+
+    assert (await queue.state())["gactive"] == {group(n): "1" for n in range(lanes)}
+    assert await queue.raw.object("ENCODING", f"{queue.keys.base}gactive") == encoding
+
+
 async def test_one_slot_behind_three_thousand_hollow_lanes(own: Own, queue: Queue) -> None:
     """The claim goes on until it finds somebody to serve; the ring is clean then."""
     await queue.put(merged(*(lane(group=group(n)) for n in range(3_000)), lane(11, 12, group=A)))
