@@ -44,7 +44,7 @@ async def run(queues: int, seconds: float, jobs: int) -> dict[str, float]:
     with server() as url:
         async with connect(url) as connector:
             with serving(url, "--queues", str(queues)) as process:
-                await until_parked(connector, queues)
+                await until_parked(connector)
                 await Jobs(connector).enqueue_many(QUEUE, [PAYLOAD] * jobs)
                 await _until_done(connector, jobs)
                 await asyncio.sleep(2)

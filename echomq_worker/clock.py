@@ -7,10 +7,15 @@ the host's clock, for minting ids, for repeats (the seeds price them on the host
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, Self
 
 _NS_PER_MS = 1_000_000
+# An event loop with a timer of whole milliseconds may wake somebody so much too early.
+_EARLY_MS = 2.0
+_EARLY_PART = 1 / 200
 
 
 class Clock(Protocol):
@@ -42,3 +47,30 @@ class SystemClock:
     async def sleep_ms(self, ms: float) -> None:
         """Sleep on the running event loop for `ms` milliseconds; zero or less yields once."""
         await asyncio.sleep(ms / 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """Moments of a monotonic clock, `period_ms` apart and counted from `origin_ms`.
+
+    Loops of one process that count from the same moment wake together, and what they send leaves in one write; another
+    process counts from another moment.
+    """
+
+    origin_ms: float
+    period_ms: int
+
+    @classmethod
+    def of(cls, clock: Clock, period_ms: int, origin_ms: float | None = None) -> Self:
+        """Counted from `origin_ms`, or from now."""
+        return cls(clock.monotonic_ms() if origin_ms is None else origin_ms, period_ms)
+
+    @property
+    def early_ms(self) -> float:
+        """Who wakes so much before a moment has not woken before it, and need not wait for it."""
+        return min(_EARLY_MS, self.period_ms * _EARLY_PART)
+
+    def after(self, now_ms: float) -> float:
+        """The next moment for who acts at `now_ms`: at most a period away (and what it is early)."""
+        passed = math.floor((now_ms + self.early_ms - self.origin_ms) / self.period_ms)
+        return self.origin_ms + (passed + 1) * self.period_ms

@@ -250,6 +250,9 @@ class ClusterConnector(Connector):
             node = next((one for one in self._nodes if one.connected), None)
         return None if node is None else node.post(commands)
 
+    def _stand_of(self, key: str | bytes) -> int:
+        return slot(key)
+
     async def _berth(self, key: str | bytes, sent_on: Unavailable | None) -> Berth:
         self._check()
         node = await self._nodes.of(slot(key))

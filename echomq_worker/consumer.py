@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import anyio
 
 from echomq_worker.claims import Claimed, Claims
-from echomq_worker.clock import Clock
+from echomq_worker.clock import Clock, Rhythm
 from echomq_worker.connector import Wire
 from echomq_worker.degraded import Degraded
 from echomq_worker.errors import CommandTimeout, ServerError, Unreachable, WireError
@@ -46,7 +46,7 @@ class Rest(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What a consumer works with. `recovery` is None in a pool: the Metronome sweeps. `interrupts`: a handler's task is
-    cancelled when somebody asks for the end of its job.
+    cancelled when somebody asks for the end of its job. `origin_ms`: from when all loops of the process count beats.
     """
 
     clock: Clock
@@ -62,6 +62,7 @@ class Parts:
     journal: Journal
     on_buried: Callable[[str, str], None]
     interrupts: bool = False
+    origin_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Consumer:
         self._wire = wire
         self._keys = keys
         self._clock = parts.clock
-        self._beat_ms = parts.beat_ms
+        self._rhythm = Rhythm.of(parts.clock, parts.beat_ms, parts.origin_ms)
         self._lease_ms = parts.lease_ms
         self._recovery = parts.recovery
         self._rest = parts.rest
@@ -129,7 +130,7 @@ class Consumer:
         Raises WireError or ServerError; what was claimed before it is in hand. Shielded: a cancellation waits for it.
         """
         now = self._clock.monotonic_ms()
-        sweeps = self._recovery is not None and now >= self._next_sweep_ms
+        sweeps = self._recovery is not None and now >= self._next_sweep_ms - self._rhythm.early_ms
         if self._recovery is not None and sweeps:
             await self._recovery.before()
         calls: list[Call] = list(self._recovery.calls()) if self._recovery is not None and sweeps else []
@@ -151,7 +152,7 @@ class Consumer:
             swept = None
             if self._recovery is not None and sweeps:
                 swept = await self._recovery.sweep(replies[:swept_calls])
-                self._next_sweep_ms = now + self._beat_ms
+                self._next_sweep_ms = self._rhythm.after(now)
         if claims and claimed is None:
             raise (
                 replies[-1]
@@ -194,7 +195,7 @@ class Consumer:
     def _left_ms(self) -> float:
         """How long to rest at most."""
         if self._recovery is None:
-            return float(self._beat_ms)
+            return float(self._rhythm.period_ms)
         return max(1.0, self._next_sweep_ms - self._clock.monotonic_ms())
 
     def _take(self, reply: Any, sent_ms: float) -> Claimed | None:

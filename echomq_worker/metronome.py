@@ -12,12 +12,12 @@ from collections import deque
 
 import anyio
 
-from echomq_worker.clock import Clock
+from echomq_worker.clock import Clock, Rhythm
 from echomq_worker.degraded import Degraded
 from echomq_worker.errors import ServerError, WireError
 from echomq_worker.keyspace import Keys
 from echomq_worker.nap import Nap
-from echomq_worker.parking import PUNCTUAL_MS, Parking
+from echomq_worker.parking import Parking
 from echomq_worker.recovery import Recovery, Swept
 
 
@@ -25,7 +25,6 @@ class Metronome:
     """Sweeps and wakes for every consumer of one queue in this process. Consumers rest here as on a BLPOP."""
 
     __slots__ = (
-        "_beat_ms",
         "_clock",
         "_degraded",
         "_end",
@@ -36,17 +35,27 @@ class Metronome:
         "_owed",
         "_parking",
         "_recovery",
+        "_rhythm",
         "_stopping",
         "beaten_ms",
     )
 
     def __init__(
-        self, parking: Parking, keys: Keys, *, clock: Clock, beat_ms: int, recovery: Recovery, degraded: Degraded
+        self,
+        parking: Parking,
+        keys: Keys,
+        *,
+        clock: Clock,
+        beat_ms: int,
+        recovery: Recovery,
+        degraded: Degraded,
+        origin_ms: float | None = None,
     ) -> None:
+        """`origin_ms`: from when all loops of the process count beats."""
         self._parking = parking
         self._keys = keys
         self._clock = clock
-        self._beat_ms = beat_ms
+        self._rhythm = Rhythm.of(clock, beat_ms, origin_ms)
         self._recovery = recovery
         self._degraded = degraded
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -90,7 +99,7 @@ class Metronome:
         with anyio.CancelScope(shield=True):
             swept = await self._recovery.beat()
         self.beaten_ms = self._clock.monotonic_ms()
-        self._next_beat_ms = self.beaten_ms + self._beat_ms
+        self._next_beat_ms = self._rhythm.after(self.beaten_ms)
         self._poke()
         return swept
 
@@ -98,7 +107,7 @@ class Metronome:
         """Beat until stopped; between beats hand out tokens while anybody is idle."""
         while not self._stopping:
             try:
-                if self._clock.monotonic_ms() >= self._next_beat_ms:
+                if self._clock.monotonic_ms() >= self._next_beat_ms - self._rhythm.early_ms:
                     await self.beat()
                     self._degraded.worked()
                 await self._listen()
@@ -117,7 +126,7 @@ class Metronome:
 
         async def one_token() -> None:
             keys = (self._keys.wake, self._keys.ready)
-            if await self._parking.blpop(keys, max(1, round(left_ms)), stands_ms=PUNCTUAL_MS) is not None:
+            if await self._parking.blpop(keys, max(1.0, left_ms)) is not None:
                 self._owed = not self._poke()
 
         # A stop ends the BLPOP; a consumer that goes idle, which wakes the other nap, need not.

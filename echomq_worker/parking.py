@@ -1,23 +1,32 @@
-"""A connection that parks: one BLPOP at a time, apart from the commands, and no token lost when a wait is cut short.
+"""A connection that parks: one BLPOP for all the waits of a process, apart from the commands, and no token lost.
 
-Source: design section 4 (a parked wait needs its own read timeout), protocol section 4 (wake).
+Source: design section 4 (a parked wait needs its own read timeout), protocol section 4 (wake), issue "Faster than every
+peer" (one parking connection for all queues of a process).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from time import monotonic
+from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from echomq_worker.connection import Answer, Link, pack
 from echomq_worker.errors import EchoMQError, InvalidArgument, Unavailable, WireError
 
 _GIVING_BACK_S = 1.0
-# What a loop that beats asks for: twice the lateness of a server with the default hz.
+# How much longer than its waits a BLPOP stands: twice the lateness of a server with the default hz.
 PUNCTUAL_MS = 200
 # With the second look of the watchdog a connection that hangs is given up 2 s after the end of its wait.
 MARGIN_MS = 1_900
+# Who was handed a token claims, and is back within a round trip or two: so long the others' BLPOP waits for it, which
+# costs less than one without it that has to be ended again.
+_BACK_S = 0.001
+# Who has left for a pass of its loop comes back; its keys stay in a BLPOP that is made meanwhile.
+_AWAY_S = 0.05
+# A token for somebody who is away waits for it; then others may have it: it may have no use for one.
+_OWED_S = 0.02
 # As the scripts do it: a list of tokens that a lone token makes anew does not stay for ever.
 _TOKENS = 64
 _TOKEN_TTL_MS = 60_000
@@ -34,6 +43,9 @@ class Home(Protocol):
     async def call(self, *args: Any) -> Any:
         """Send one command."""
 
+    def post(self, commands: Sequence[Sequence[Any]]) -> asyncio.Future[Answer] | None:
+        """Send commands and wait for nothing; None without a connection."""
+
 
 class Berth(NamedTuple):
     """A connection to park on, and the connector to the same server."""
@@ -42,36 +54,63 @@ class Berth(NamedTuple):
     home: Home
 
 
+class Token(NamedTuple):
+    """What the server has handed out, and where it goes back to."""
+
+    key: bytes
+    value: bytes
+
+
 Dial = Callable[[str | bytes, Unavailable | None], Awaitable[Berth]]
 """Makes a berth for a key; the second is why the last one was no good, where its server has sent us on (`MOVED`)."""
 
 
-class _Parked:
-    __slots__ = ("answer", "keys")
+class _Seat:
+    """A set of keys, and whoever waits for a token on them. `listed`: they belong in the next BLPOP."""
 
-    def __init__(self, keys: tuple[str | bytes, ...], answer: asyncio.Future[Answer]) -> None:
+    __slots__ = ("going_back", "keys", "left_s", "listed", "owed", "stands_s", "until_s", "waiter")
+
+    def __init__(self, keys: tuple[str | bytes, ...]) -> None:
         self.keys = keys
-        self.answer = answer
+        self.waiter: asyncio.Future[Token | BaseException | None] | None = None
+        self.until_s = 0.0
+        self.stands_s = 0.0
+        self.left_s = 0.0
+        self.listed = False
+        self.owed: Token | None = None
+        self.going_back: asyncio.TimerHandle | None = None
 
-    def token(self) -> tuple[bytes, bytes] | None:
-        """Key and value, when the server has handed one out."""
-        answer = self.answer.result() if self.answer.done() else []
-        reply = answer[0] if isinstance(answer, list) and answer else None
-        return (reply[0], reply[1]) if isinstance(reply, list) else None
+    @property
+    def waits(self) -> bool:
+        """Whether somebody waits who has not been told anything yet."""
+        return self.waiter is not None and not self.waiter.done()
 
-    def sent_on(self) -> Unavailable | None:
-        """The reply of a server that has not the slot of the keys any more."""
-        answer = self.answer.result() if self.answer.done() else []
-        reply = answer[0] if isinstance(answer, list) and answer else None
-        return reply if isinstance(reply, Unavailable) and reply.code == _SENT_ON else None
+    def belongs(self, now_s: float) -> bool:
+        """Whether its keys go into a BLPOP that is made now."""
+        return self.waits or (self.listed and self.owed is None and now_s - self.left_s < _AWAY_S)
+
+    def tell(self, what: Token | BaseException | None) -> None:
+        """End the wait, if one is on."""
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(what)
+
+    def take_owed(self) -> Token | None:
+        """The token that came while nobody waited."""
+        owed, self.owed = self.owed, None
+        if self.going_back is not None:
+            self.going_back.cancel()
+            self.going_back = None
+        return owed
 
 
 class Parking:
     """Waits for readiness tokens on a connection of its own, which is made at the first wait.
 
-    A wait that is cancelled leaves its BLPOP standing on the server; the next wait on the same keys takes it up, so
-    that a token that was popped meanwhile is found. `aclose` gives such a token back. In a cluster it stands on the
-    owner of its keys' slot, and where the slot is moved the wait goes on at the new one.
+    Any number of waits at a time, each on keys of its own; one BLPOP stands for all of them, and it stays when a wait
+    ends without a token: it is there for the next one on the same keys. A wait on keys that are not in it has it ended
+    on the server (CLIENT UNBLOCK) and made anew. A token for keys on which nobody waits is kept for a moment and then
+    given back: a process that cannot use it does not keep it from others. In a cluster the BLPOP stands on the owner of
+    its keys' slot, and where the slot is moved it goes on at the new one.
     """
 
     def __init__(self, dial: Dial, *, margin_ms: int = MARGIN_MS) -> None:
@@ -82,8 +121,17 @@ class Parking:
         self._margin_s = margin_ms / 1000
         self._link: Link | None = None
         self._client_id: int | None = None
-        self._parked: _Parked | None = None
-        self._busy = False
+        self._opening: asyncio.Task[None] | None = None
+        # In the order in which the server looks for tokens: who had one comes last.
+        self._seats: dict[tuple[str | bytes, ...], _Seat] = {}
+        self._by_key: dict[bytes, _Seat] = {}
+        self._standing: set[_Seat] = set()
+        self._answer: asyncio.Future[Answer] | None = None
+        self._ending = False
+        self._sent_on: Unavailable | None = None
+        self._looks = False
+        self._back: _Seat | None = None
+        self._patience: asyncio.TimerHandle | None = None
         self._closed = False
 
     @property
@@ -96,76 +144,184 @@ class Parking:
         """Whether `aclose` was called."""
         return self._closed
 
-    async def blpop(self, keys: Sequence[str | bytes], timeout_ms: int, *, stands_ms: int = 0) -> bytes | None:
-        """The key that had a token, or None after `timeout_ms` (1 or more). One wait at a time.
+    async def blpop(
+        self, keys: Sequence[str | bytes], timeout_ms: float, *, stands_ms: float = PUNCTUAL_MS
+    ) -> bytes | None:
+        """The key that had a token, or None after `timeout_ms` (more than 0). One wait at a time on the same keys.
 
-        A server ends a BLPOP up to a tenth of a second late (its hz). With `stands_ms` the wait ends in time by our own
-        clock, and the BLPOP stands that much longer, for the next wait to take up.
+        A server ends a BLPOP up to a tenth of a second late (its hz), so a wait ends by our own clock, and the BLPOP
+        stands `stands_ms` longer at least.
 
-        Raises CommandTimeout when the server is silent for the timeout and the margin (or twice `stands_ms`, if that is
-        more), ConnectionLost when the connection goes, Unavailable for UNBLOCKED, LOADING and the like, and what
-        connecting raises.
+        Raises CommandTimeout when the server is silent for the longest wait and the margin (or twice `stands_ms`, if
+        that is more), ConnectionLost when the connection goes, Unavailable for UNBLOCKED, LOADING and the like, and
+        what connecting raises: each of them to everybody who waits.
         """
         if timeout_ms <= 0:
-            raise InvalidArgument(f"timeout_ms: {timeout_ms}, expected 1 or more")
+            raise InvalidArgument(f"timeout_ms: {timeout_ms}, expected more than 0")
         if not keys:
             raise InvalidArgument("keys: none, expected at least one")
-        if self._busy:
-            raise EchoMQError("parking: a wait is in progress, expected one at a time")
-        self._busy = True
-        try:
-            return await self._wait(tuple(keys), timeout_ms, stands_ms)
-        finally:
-            self._busy = False
-
-    async def _wait(self, keys: tuple[str | bytes, ...], timeout_ms: int, stands_ms: int) -> bytes | None:
-        until = monotonic() + timeout_ms / 1000
-        if self._parked is not None and self._parked.keys != keys:
-            await self._unpark()
-        taken_up = self._parked is not None
-        parked = self._parked or await self._park(keys, timeout_ms, stands_ms)
-        if taken_up:
-            await asyncio.wait({parked.answer}, timeout=until - monotonic())
-            if not parked.answer.done():
-                return None
-            left_ms = int((until - monotonic()) * 1000)
-            if parked.token() is None and left_ms > 0:
-                # It ended by its own, earlier timeout, or its connection went while nobody waited.
-                parked = await self._park(keys, left_ms, stands_ms)
-        await asyncio.wait({parked.answer}, timeout=max(0.0, until - monotonic()) if stands_ms else None)
-        if parked.sent_on() is not None:
-            left_ms = max(1, int((until - monotonic()) * 1000))
-            parked = await self._park(keys, left_ms, stands_ms)
-            await asyncio.wait({parked.answer}, timeout=max(0.0, until - monotonic()) if stands_ms else None)
-        return self._take(parked) if parked.answer.done() else None
-
-    def _take(self, parked: _Parked) -> bytes | None:
-        self._parked = None
-        if self._link is not None:
-            self._link.unwatch()
-        answer = parked.answer.result()
-        if isinstance(answer, WireError):
-            raise answer
-        if isinstance(answer[0], EchoMQError):
-            raise answer[0]
-        token = parked.token()
-        return None if token is None else token[0]
-
-    async def _park(self, keys: tuple[str | bytes, ...], timeout_ms: int, stands_ms: int) -> _Parked:
-        before, self._parked = self._parked, None
-        packed = pack(("BLPOP", *keys, f"{(timeout_ms + stands_ms) / 1000:.3f}"))
-        link = await self._ready(keys[0], None if before is None else before.sent_on())
-        link.unwatch()
-        link.timeout_s = timeout_ms / 1000 + max(self._margin_s, 2 * stands_ms / 1000)
-        self._parked = _Parked(keys, link.submit(packed, 1))
-        return self._parked
-
-    async def _ready(self, key: str | bytes, sent_on: Unavailable | None) -> Link:
         if self._closed:
             raise EchoMQError("parking: it is closed")
+        seat = self._seat(tuple(keys))
+        if seat.waiter is not None:
+            raise EchoMQError("parking: a wait on these keys is in progress, expected one at a time")
+        token = seat.take_owed() or await self._wait(seat, timeout_ms / 1000, stands_ms / 1000)
+        return None if token is None else token.key
+
+    def _seat(self, keys: tuple[str | bytes, ...]) -> _Seat:
+        seat = self._seats.get(keys)
+        if seat is None:
+            seat = self._seats[keys] = _Seat(keys)
+        for key in keys:
+            self._by_key[key if isinstance(key, bytes) else key.encode()] = seat
+        return seat
+
+    async def _wait(self, seat: _Seat, timeout_s: float, stands_s: float) -> Token | None:
+        loop = asyncio.get_running_loop()
+        waiter = seat.waiter = loop.create_future()
+        seat.until_s, seat.stands_s, seat.listed = loop.time() + timeout_s, stands_s, True
+        timer = loop.call_at(seat.until_s, self._expire, seat)
+        self._look_soon()
+        try:
+            told = await waiter
+        except asyncio.CancelledError:
+            if not waiter.cancelled() and isinstance(token := waiter.result(), Token):
+                self._owe(seat, token)
+            raise
+        finally:
+            timer.cancel()
+            seat.waiter = None
+            seat.left_s = loop.time()
+        if not isinstance(told, BaseException):
+            return told
+        try:
+            raise told
+        finally:
+            del told
+
+    def _expire(self, seat: _Seat) -> None:
+        # While it connects a wait goes on: what became of that is part of it.
+        if self._opening is None:
+            seat.tell(None)
+
+    def _look_soon(self) -> None:
+        """In the next turn of the loop, once for all who begin to wait in this one."""
+        if not self._looks:
+            self._looks = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        """See to it that a BLPOP stands for everybody who waits."""
+        self._looks = False
+        if self._closed or self._opening is not None:
+            return
+        if self._back is not None:
+            if not self._back.waits:
+                return
+            self._expect_nobody()
+        waiting = [seat for seat in self._seats.values() if seat.waits]
+        if not waiting:
+            return
+        if self._answer is not None:
+            if not self._standing.issuperset(waiting):
+                self._end_standing()
+        elif self._link is None or self._link.closed or self._sent_on is not None:
+            self._open(waiting[0].keys[0])
+        else:
+            self._stand(self._link, waiting)
+
+    def _stand(self, link: Link, waiting: Sequence[_Seat]) -> None:
+        now = asyncio.get_running_loop().time()
+        for seat in self._seats.values():
+            seat.listed = seat.belongs(now)
+        self._standing = {seat for seat in self._seats.values() if seat.listed}
+        keys = [key for seat in self._seats.values() if seat.listed for key in seat.keys]
+        wait_s = max(0.001, *(seat.until_s - now for seat in waiting))
+        stands_s = max(seat.stands_s for seat in waiting)
+        link.unwatch()
+        link.timeout_s = wait_s + max(self._margin_s, 2 * stands_s)
+        self._ending = False
+        self._answer = link.submit(pack(("BLPOP", *keys, f"{wait_s + stands_s:.3f}")), 1)
+        self._answer.add_done_callback(self._answered)
+
+    def _end_standing(self) -> None:
+        """Have the server end the BLPOP that stands: its answer, whatever it is, makes the next one."""
+        if self._ending or self._home is None or self._client_id is None:
+            return
+        # Without a connection for it the BLPOP ends by itself, a little later than the longest wait.
+        self._ending = self._home.post([("CLIENT", "UNBLOCK", self._client_id)]) is not None
+
+    def _answered(self, answered: asyncio.Future[Answer]) -> None:
+        self._answer = None
+        self._standing.clear()
+        answer = answered.result()
+        if self._link is not None:
+            self._link.unwatch()
+        reply = answer if isinstance(answer, WireError) else answer[0]
+        if isinstance(reply, EchoMQError):
+            moved = isinstance(reply, Unavailable) and reply.code == _SENT_ON
+            self._sent_on = reply if moved and isinstance(reply, Unavailable) else None
+            if self._sent_on is None:
+                self._fail(reply)
+        elif isinstance(reply, list):
+            self._hand(Token(reply[0], reply[1]))
+        self._look()
+
+    def _hand(self, token: Token) -> None:
+        seat = self._by_key[token.key]
+        seat.listed = False
+        self._seats[seat.keys] = self._seats.pop(seat.keys)
+        if not seat.waits:
+            self._owe(seat, token)
+            return
+        seat.tell(token)
+        if len(self._seats) > 1 and not self._closed:
+            self._back = seat
+            self._patience = asyncio.get_running_loop().call_later(_BACK_S, self._go_on_without)
+
+    def _go_on_without(self) -> None:
+        self._expect_nobody()
+        self._look()
+
+    def _expect_nobody(self) -> None:
+        self._back = None
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _owe(self, seat: _Seat, token: Token) -> None:
+        if seat.owed is not None:
+            self._give_back_soon(token)
+            return
+        seat.owed = token
+        if not self._closed:
+            seat.going_back = asyncio.get_running_loop().call_later(_OWED_S, self._give_up, seat)
+
+    def _give_up(self, seat: _Seat) -> None:
+        seat.listed = False
+        token = seat.take_owed()
+        if token is not None:
+            self._give_back_soon(token)
+
+    def _give_back_soon(self, token: Token) -> None:
+        home = self._home
+        # Without it the next beat finds the job.
+        posted = None if home is None else home.post([("LPUSH", token.key, token.value)])
+        if home is not None and posted is not None:
+            posted.add_done_callback(partial(_keep_short, home, token.key))
+
+    def _fail(self, error: BaseException) -> None:
+        for seat in self._seats.values():
+            seat.listed = False
+            seat.tell(error)
+
+    def _open(self, key: str | bytes) -> None:
+        sent_on, self._sent_on = self._sent_on, None
+        self._opening = asyncio.create_task(self._connect(key, sent_on), name="parking:open")
+        self._opening.add_done_callback(self._opened)
+
+    async def _connect(self, key: str | bytes, sent_on: Unavailable | None) -> None:
         before = self._link
-        if before is not None and not before.closed and sent_on is None:
-            return before
         link, self._home = await self._dial(key, sent_on)
         self._link, self._client_id = link, None
         if before is not None:
@@ -173,28 +329,23 @@ class Parking:
         answer = await link.submit(pack(("CLIENT", "ID")), 1)
         if isinstance(answer, WireError):
             raise answer
-        # A server that does not tell the id only makes closing less gentle.
+        # A server that does not tell the id makes closing less gentle, and a new wait on other keys slower.
         self._client_id = answer[0] if isinstance(answer[0], int) else None
-        return link
 
-    async def _unpark(self) -> None:
-        """End the standing BLPOP; a token that it has, or gets meanwhile, goes back to the list it came from."""
-        parked, self._parked = self._parked, None
-        home = self._home
-        if parked is None or home is None:
+    def _opened(self, opening: asyncio.Task[None]) -> None:
+        self._opening = None
+        if opening.cancelled():
             return
-        try:
-            async with asyncio.timeout(_GIVING_BACK_S):
-                if not parked.answer.done() and self._client_id is not None and home.connected:
-                    await home.call("CLIENT", "UNBLOCK", self._client_id)
-                    await asyncio.wait({parked.answer})
-                token = parked.token()
-                if token is not None and home.connected:
-                    await _give_back(home, *token)
-        except (EchoMQError, TimeoutError):
-            pass  # Without it the next beat finds the job.
-        if not parked.answer.done() and self._link is not None:
-            self._link.abort()
+        error = opening.exception()
+        if error is not None:
+            self._fail(error)
+            return
+        self._look()
+        if self._opening is None:
+            now = asyncio.get_running_loop().time()
+            for seat in self._seats.values():
+                if seat.until_s <= now:
+                    seat.tell(None)
 
     def abort(self) -> None:
         """Drop the connection at once."""
@@ -203,19 +354,55 @@ class Parking:
             self._link.abort()
 
     async def aclose(self) -> None:
-        """Give back a token that nobody took and close; may be called again."""
+        """End every wait, give back tokens that nobody took, and close; may be called again."""
         self._closed = True
+        self._expect_nobody()
         try:
-            await self._unpark()
+            if self._opening is not None:
+                self._opening.cancel()
+                await asyncio.wait({self._opening})
+            await self._leave()
         finally:
             link, self._link = self._link, None
+            for seat in self._seats.values():
+                seat.tell(None)
             if link is not None:
                 await link.aclose()
 
+    async def _leave(self) -> None:
+        """End the standing BLPOP; what it has handed out, and what is owed, goes back to the list it came from."""
+        home, answer = self._home, self._answer
+        if home is None:
+            return
+        with suppress(EchoMQError, TimeoutError):
+            async with asyncio.timeout(_GIVING_BACK_S):
+                if answer is not None and not answer.done() and self._client_id is not None and home.connected:
+                    await home.call("CLIENT", "UNBLOCK", self._client_id)
+                    await asyncio.wait({answer})
+                    # Its own callback has been called before, and has left the token where it is found now.
+                for seat in self._seats.values():
+                    token = seat.take_owed()
+                    if token is not None and home.connected:
+                        await _give_back(home, token)
+        if answer is not None and not answer.done() and self._link is not None:
+            self._link.abort()
 
-async def _give_back(home: Home, key: bytes, value: bytes) -> None:
-    length = await home.call("LPUSH", key, value)
+
+async def _give_back(home: Home, token: Token) -> None:
+    length = await home.call("LPUSH", token.key, token.value)
     if length == 1:
-        await home.call("PEXPIRE", key, _TOKEN_TTL_MS)
+        await home.call("PEXPIRE", token.key, _TOKEN_TTL_MS)
     elif length > _TOKENS:
-        await home.call("LTRIM", key, 0, _TOKENS - 1)
+        await home.call("LTRIM", token.key, 0, _TOKENS - 1)
+
+
+def _keep_short(home: Home, key: bytes, pushed: asyncio.Future[Answer]) -> None:
+    """What `_give_back` does after the push, said without waiting for it."""
+    answer = [] if pushed.cancelled() else pushed.result()
+    length = answer[0] if isinstance(answer, list) and answer else None
+    if not isinstance(length, int):
+        return
+    if length == 1:
+        home.post([("PEXPIRE", key, _TOKEN_TTL_MS)])
+    elif length > _TOKENS:
+        home.post([("LTRIM", key, 0, _TOKENS - 1)])

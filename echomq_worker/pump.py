@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import anyio
 
 from echomq_worker.calendars import Calendars
-from echomq_worker.clock import Clock
+from echomq_worker.clock import Clock, Rhythm
 from echomq_worker.connector import Wire
 from echomq_worker.dead import Retention
 from echomq_worker.degraded import Degraded
@@ -61,12 +61,13 @@ class Pump:
         "_poked",
         "_promote_batch",
         "_retention",
+        "_rhythm",
         "_stopping",
         "_tick_ms",
         "_wire",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each of them by name, most with a default
         self,
         wire: Wire,
         keys: Keys,
@@ -78,12 +79,15 @@ class Pump:
         degraded: Degraded,
         retention: Retention | None = None,
         log: Logger | None = None,
+        origin_ms: float | None = None,
     ) -> None:
+        """`origin_ms`: from when all loops of the process count beats and ticks."""
         self._wire = wire
         self._keys = keys
         self._clock = clock
         self._mint = mint
         self._tick_ms = tick_ms
+        self._rhythm = Rhythm.of(clock, tick_ms, origin_ms)
         self._promote_batch = promote_batch
         self._degraded = degraded
         self._retention = retention
@@ -169,7 +173,7 @@ class Pump:
                 await self._nap.sleep(self._clock, self._degraded.fail(error, self._nap.wake))
                 continue
             self._degraded.good()
-            wait_ms: float = self._tick_ms
+            wait_ms = max(1.0, self._rhythm.after(began_ms) - self._clock.monotonic_ms())
             if tick.next_due_ms is not None:
                 wait_ms = min(wait_ms, max(1, tick.next_due_ms - self._clock.now_ms()))
             if tick.more:

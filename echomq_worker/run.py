@@ -182,6 +182,7 @@ class Run:
                 state=state,
                 observers=observers,
                 hooks=self._hooks,
+                origin_ms=self._clock.monotonic_ms(),
             )
             stations = self._stations = [Station(bound, shared, self._pace) for bound in self._bounds]
             self._hand_over = HandOver(self.connector, stations, clock=self._clock)

@@ -70,6 +70,7 @@ class Connector:
         self._link: Link | None = None
         self._opening: asyncio.Task[Link | EchoMQError] | None = None
         self._apart: list[Parking | Subscription] = []
+        self._shared: dict[int, Parking] = {}
         self._closed = False
         self._generation = 0
         self._held_up = 0
@@ -183,6 +184,19 @@ class Connector:
     def parking(self, *, margin_ms: int = MARGIN_MS) -> Parking:
         """A connection for blocking waits; it is closed with the connector. Raises EchoMQError on a closed one."""
         return self._kept(Parking(self._berth, margin_ms=margin_ms))
+
+    def parking_for(self, key: str | bytes) -> Parking:
+        """The connection on which all of this process wait for keys that one BLPOP can name together with `key`: here
+        all keys, in a cluster those of its slot. Raises EchoMQError on a closed connector.
+        """
+        stand = self._stand_of(key)
+        shared = self._shared.get(stand)
+        if shared is None or shared.closed:
+            shared = self._shared[stand] = self.parking()
+        return shared
+
+    def _stand_of(self, _key: str | bytes) -> int:
+        return 0
 
     def subscription(self, purpose: str) -> Subscription:
         """A connection that hears channels, named `<name>:<purpose>`; it is closed with the connector.

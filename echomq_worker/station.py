@@ -1,7 +1,7 @@
 """Station: all that one queue has in this process, built from the handler's options and the worker's settings.
 
-Source: design section 3. One consumer stands alone with a parking connection of its own; several make a pool that a
-Metronome beats for. To a handler both are the same.
+Source: design section 3. One consumer stands alone; several make a pool that a Metronome beats for. To a handler both
+are the same.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from echomq_worker.metronome import Metronome
 from echomq_worker.observers import Observers
 from echomq_worker.options import Limits
 from echomq_worker.outcome import Outcome
-from echomq_worker.parking import PUNCTUAL_MS, Parking
+from echomq_worker.parking import Parking
 from echomq_worker.publisher import Publisher
 from echomq_worker.pump import Pump
 from echomq_worker.readiness import LATE_BEATS, QueueBeat
@@ -64,7 +64,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What all stations of a process have in common."""
+    """What all stations of a process have in common. `origin_ms`: from when they all count beats and ticks."""
 
     connector: Connector
     clock: Clock
@@ -77,6 +77,7 @@ class Shared:
     state: object
     observers: Observers | None = None
     hooks: Hooks | None = None
+    origin_ms: float | None = None
 
 
 class Alone:
@@ -90,7 +91,7 @@ class Alone:
 
     async def park(self, timeout_ms: float, /) -> None:
         """Return at the first token, or after `timeout_ms`. Raises WireError."""
-        await self._parking.blpop(self._keys, max(1, round(timeout_ms)), stands_ms=PUNCTUAL_MS)
+        await self._parking.blpop(self._keys, max(1.0, timeout_ms))
 
     def more(self) -> None:
         """Nobody else rests here."""
@@ -273,17 +274,18 @@ class Station:
 
     def _metronome(self) -> Metronome:
         return Metronome(
-            self._shared.connector.parking(),
+            self._shared.connector.parking_for(self.keys.wake),
             self.keys,
             clock=self._shared.clock,
             beat_ms=self._pace.beat_ms,
             recovery=self._recovery(),
             degraded=self._degraded("metronome"),
+            origin_ms=self._shared.origin_ms,
         )
 
     def _consumer(self, number: int, size: int) -> Consumer:
         shared, pace = self._shared, self._pace
-        rest: Rest = self.metronome or Alone(shared.connector.parking(), self.keys)
+        rest: Rest = self.metronome or Alone(shared.connector.parking_for(self.keys.wake), self.keys)
         claims = Claims(
             self._context,
             consumer=f"{pace.name}-{number}",
@@ -305,6 +307,7 @@ class Station:
             journal=self.journal,
             on_buried=self._buried,
             interrupts=self._bound.options.cancellable,
+            origin_ms=shared.origin_ms,
         )
         slots = partial(self._slots, number, size)
         options = self._bound.options
@@ -344,6 +347,7 @@ class Station:
             degraded=self._degraded("pump"),
             log=self._shared.log,
             retention=self._retention(),
+            origin_ms=self._shared.origin_ms,
         )
 
     def _retention(self) -> Retention | None:

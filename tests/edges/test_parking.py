@@ -131,8 +131,8 @@ async def test_a_wait_that_outlives_the_one_it_took_up_parks_again(url: str, raw
         await _cancelled(wait)
         longer = asyncio.ensure_future(parking.blpop([WAKE], 10_000))
         assert parking._link is not None
-        parked = parking._parked
-        await wait_until(lambda: parking._parked not in {parked, None}, "it has parked again")
+        parked = parking._answer
+        await wait_until(lambda: parking._answer not in {parked, None}, "it has parked again")
         await _parked(raw)
         await _pushed(connector)
         assert await longer == WAKE.encode()
@@ -140,18 +140,17 @@ async def test_a_wait_that_outlives_the_one_it_took_up_parks_again(url: str, raw
 
 @pytest.mark.parametrize("already_there", [0, 1, 70])
 async def test_closing_gives_back_a_token_that_nobody_took(
-    url: str, raw: redis.asyncio.Redis, *, already_there: int
+    url: str, raw: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch, *, already_there: int
 ) -> None:
     """A token popped for a wait that was cancelled goes back when the parking is closed; the list stays at most 64."""
+    monkeypatch.setattr("echomq_worker.parking._OWED_S", 60)
     async with connect(url) as connector:
         parking = connector.parking()
         wait = asyncio.ensure_future(parking.blpop([WAKE, READY], 60_000))
         await _parked(raw)
         await _cancelled(wait)
         await _pushed(connector, READY)
-        parked = parking._parked
-        assert parked is not None
-        await wait_until(parked.answer.done, "the token has come")
+        await wait_until(lambda: parking._answer is None, "the token has come")
         if already_there:
             await raw.rpush(READY, *["1"] * already_there)
             await raw.pexpire(READY, 60_000)
@@ -214,33 +213,160 @@ async def test_closing_that_is_cancelled_leaves_nothing_open(url: str, raw: redi
     await asyncio.gather(closing, *waits, return_exceptions=True)
 
 
-async def test_other_keys_end_the_standing_wait_first(url: str, raw: redis.asyncio.Redis) -> None:
-    """A wait on other keys than the cancelled one's parks anew, and the old one takes no token any more."""
+async def test_other_keys_join_the_wait_that_stands(url: str, raw: redis.asyncio.Redis) -> None:
+    """A wait on other keys than the standing one's has it ended and made anew, and hears its token at once; a third one
+    too. All of it on one connection.
+    """
     async with connect(url) as connector:
         parking = connector.parking()
-        wait = asyncio.ensure_future(parking.blpop([WAKE], 60_000))
+        first = asyncio.ensure_future(parking.blpop([WAKE], 60_000))
         await _parked(raw)
-        await _cancelled(wait)
-        assert await parking.blpop([READY], 20) is None
+        others = [asyncio.ensure_future(parking.blpop([key], 60_000)) for key in (READY, "emq:{p}:ready")]
+        await wait_until(lambda: len(parking._standing) == 3, "it stands for all of them")
+        started = time.monotonic()
+        await _pushed(connector, READY)
+        assert await others[0] == READY.encode()
+        await _pushed(connector, "emq:{p}:ready")
+        assert await others[1] == b"emq:{p}:ready"
+        assert time.monotonic() - started < 5
+        assert not first.done()
         await _pushed(connector)
-        assert await connector.call("LLEN", WAKE) == 1
-        assert await parking.blpop([READY], 20) is None
-        assert await parking.blpop([WAKE], 1000) == WAKE.encode()
+        assert await first == WAKE.encode()
+        assert (await raw.info("clients"))["blocked_clients"] == 0
+
+
+async def test_who_is_handed_a_token_and_comes_back_costs_no_second_call(server: ValkeyServer, url: str) -> None:
+    """Two waits, and one of them takes 20 tokens: a BLPOP for each of them, none without it in between, and the other
+    wait is in all of them.
+    """
+    async with Proxy(server.port) as proxy, connect(proxy.url) as connector, connect(url) as pushing:
+        parking = connector.parking()
+        other = asyncio.ensure_future(parking.blpop([READY], 60_000))
+        await wait_until(lambda: parking._answer is not None, "it is parked")
+        for _ in range(20):
+            wait = asyncio.ensure_future(parking.blpop([WAKE], 60_000))
+            await wait_until(lambda: len(parking._standing) == 2, "it stands for both")
+            await _pushed(pushing)
+            assert await wait == WAKE.encode()
+        # The first took the place of one for the other alone. A machine that is held up may be late once or twice.
+        assert 21 <= proxy.count(b"BLPOP") <= 26
+        await _cancelled(other)
+
+
+async def test_a_token_that_nobody_waits_for_any_more_goes_back(url: str, raw: redis.asyncio.Redis) -> None:
+    """Whoever has left for something else does not keep a token from others: it is in its list again within moments,
+    though a wait on other keys stands all the time; and the next BLPOP leaves these keys out.
+    """
+    async with connect(url) as connector:
+        parking = connector.parking()
+        waits = [asyncio.ensure_future(parking.blpop([key], 60_000)) for key in (WAKE, READY)]
+        await wait_until(lambda: len(parking._standing) == 2, "it stands for both")
+        await _cancelled(waits[0])
+        await _pushed(connector)
+        await wait_until(lambda: raw.llen(WAKE), "the token is given back")
+        await wait_until(lambda: len(parking._standing) == 1, "it stands for the other")
+        await _pushed(connector)
+        assert await connector.call("LLEN", WAKE) == 2
+        assert await raw.pttl(WAKE) > 0, "it expires, as the scripts have it"
+        assert await parking.blpop([WAKE], 5_000) == WAKE.encode()
+        await _cancelled(waits[1])
+
+
+async def test_one_that_is_never_short_of_tokens_does_not_starve_the_others(url: str) -> None:
+    """Three lists full of tokens, taken in turn: whoever had one comes last."""
+    keys = [f"emq:{{{name}}}:ready" for name in "abc"]
+    async with connect(url) as connector:
+        parking, taken = connector.parking(), list[bytes | None]()
+        for key in keys:
+            await connector.call("LPUSH", key, *["1"] * 20)
+
+        async def take(key: str) -> None:
+            for _ in range(20):
+                taken.append(await parking.blpop([key], 10_000))
+
+        await asyncio.gather(*map(take, keys))
+        assert await connector.call("EXISTS", *keys) == 0
+    assert all(len(set(taken[at : at + 3])) >= 2 for at in range(0, 60, 3))
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_no_token_is_lost_among_many_waits(url: str, seed: int) -> None:
+    """Two processes, eight queues, waits that end, are cancelled or begin at any moment: each token is taken once or is
+    still in its list when both have left.
+    """
+    draw = random.Random(seed)
+    keys = [f"emq:{{{name}}}:wake" for name in "abcdefgh"]
+    pushed = taken = 0
+    async with connect(url) as connector, connect(url) as one, connect(url) as other:
+
+        async def wait(parking: Parking, key: str) -> None:
+            nonlocal taken
+            for _ in range(40):
+                wait = asyncio.ensure_future(parking.blpop([key], draw.choice([1, 20, 1_000])))
+                if draw.random() < 0.5:
+                    await asyncio.wait({wait}, timeout=draw.choice([0, 0.001, 0.005]))
+                    wait.cancel()
+                (outcome,) = await asyncio.gather(wait, return_exceptions=True)
+                taken += outcome == key.encode()
+
+        async def push() -> None:
+            nonlocal pushed
+            while True:
+                await _pushed(connector, draw.choice(keys))
+                pushed += 1
+                await asyncio.sleep(draw.choice([0, 0.0005]))
+
+        pushing = asyncio.ensure_future(push())
+        parkings = [one.parking(), other.parking()]
+        await asyncio.gather(*(wait(parking, key) for parking in parkings for key in keys))
+        pushing.cancel()
+        await asyncio.wait({pushing})
+        for parking in parkings:
+            await parking.aclose()
+        left = sum(await connector.pipeline([("LLEN", key) for key in keys]))
+    assert taken > 0
+    # The last push may have been sent and not counted. A list holds 64 tokens, then it is cut.
+    assert taken + left in {pushed, pushed + 1} or left >= 64
+
+
+async def test_what_ends_the_connection_is_told_to_everybody(
+    server: ValkeyServer, url: str, raw: redis.asyncio.Redis
+) -> None:
+    """Every wait raises it, and one new connection serves all of them again."""
+    async with Proxy(server.port) as proxy, connect(proxy.url) as connector:
+        parking = connector.parking()
+        keys = [WAKE, READY, "emq:{p}:ready"]
+        waits = [asyncio.ensure_future(parking.blpop([key], 60_000)) for key in keys]
+        await _parked(raw)
+        proxy.reset()
+        outcomes = await asyncio.gather(*waits, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [ConnectionLost] * 3
+        opened = proxy.opened
+        waits = [asyncio.ensure_future(parking.blpop([key], 60_000)) for key in keys]
+        await wait_until(lambda: len(parking._standing) == 3, "it stands for all of them")
+        assert proxy.opened == opened + 1
+        for key, wait in zip(keys, waits, strict=True):
+            await raw.lpush(key, "1")
+            assert await wait == key.encode()
 
 
 async def test_a_silent_server_ends_the_wait_after_timeout_and_margin(
     server: ValkeyServer, url: str, raw: redis.asyncio.Redis
 ) -> None:
-    """A connection that stalls while parked raises CommandTimeout, a ConnectionLost; the next wait reconnects."""
+    """A connection that stalls while parked raises CommandTimeout, a ConnectionLost, in the wait that is on by then;
+    the next wait reconnects.
+    """
     async with Proxy(server.port) as proxy, connect(proxy.url) as connector:
         parking = connector.parking(margin_ms=150)
         assert await parking.blpop([WAKE], 1) is None
         proxy.stall()
         started = time.monotonic()
-        with pytest.raises(CommandTimeout) as caught:
-            await parking.blpop([WAKE], 100)
+        with pytest.raises(CommandTimeout) as caught:  # noqa: PT012 - which of the waits it is that hears of it is open
+            while time.monotonic() - started < 5:
+                assert await parking.blpop([WAKE], 100) is None
         assert isinstance(caught.value, ConnectionLost)
-        assert 0.24 <= time.monotonic() - started < 1.5
+        # Twice what it stands longer, which is more than this margin.
+        assert 0.35 <= time.monotonic() - started < 2
         proxy.flow()
         await wait_until(lambda: proxy.open == 1, "the stalled connection is gone")
         await _parked(raw, 0)
@@ -332,7 +458,7 @@ async def test_misuse_is_named(url: str, raw: redis.asyncio.Redis) -> None:
     """No timeout (0 would wait for ever), no keys, two waits at once, a margin of nothing, use after closing."""
     async with connect(url) as connector:
         parking = connector.parking()
-        with pytest.raises(InvalidArgument, match="timeout_ms: 0, expected 1 or more"):
+        with pytest.raises(InvalidArgument, match="timeout_ms: 0, expected more than 0"):
             await parking.blpop([WAKE], 0)
         with pytest.raises(InvalidArgument, match="keys: none, expected at least one"):
             await parking.blpop([], 1)
@@ -340,7 +466,7 @@ async def test_misuse_is_named(url: str, raw: redis.asyncio.Redis) -> None:
             connector.parking(margin_ms=0)
         wait = asyncio.ensure_future(parking.blpop([WAKE], 10_000))
         await _parked(raw)
-        with pytest.raises(EchoMQError, match="a wait is in progress, expected one at a time"):
+        with pytest.raises(EchoMQError, match="a wait on these keys is in progress, expected one at a time"):
             await parking.blpop([WAKE], 1)
         await _cancelled(wait)
         await parking.aclose()

@@ -88,7 +88,8 @@ class Storm:
 
     async def one(self, kind: str) -> None:
         """Start one command and cancel it, some turns of the loop or some moments later."""
-        if self.draw.random() < 0.3:
+        # A list of tokens is cut at 64 by whoever gives one back.
+        if self.draw.random() < 0.3 and self.pushed - self.taken < 60:
             self.pushed += 1
             await self.made.connector.call("RPUSH", TOKENS, "1")
         scope = anyio.CancelScope()

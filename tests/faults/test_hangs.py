@@ -44,12 +44,12 @@ async def test_a_parked_wait_is_given_up_two_seconds_after_its_end(url: str) -> 
     """What the connection allows itself is the wait and two seconds at most, and more than a late server takes."""
     async with connect(url) as connector:
         parking = connector.parking()
-        assert await parking.blpop(["emq:{a}:wake"], BEAT_MS, stands_ms=PUNCTUAL_MS) is None
+        assert await parking.blpop(["emq:{a}:wake"], BEAT_MS) is None
         assert parking._link is not None
         allowed_s = parking._link.timeout_s
-    assert allowed_s == BEAT_MS / 1000 + MARGIN_MS / 1000
+    assert BEAT_MS / 2_000 < allowed_s - MARGIN_MS / 1000 <= BEAT_MS / 1000
     assert allowed_s + 0.05 < NOTICED_S["BLPOP"]
-    assert allowed_s > (BEAT_MS + PUNCTUAL_MS) / 1000 + 0.1
+    assert MARGIN_MS > PUNCTUAL_MS + 100
 
 
 @pytest.mark.parametrize("what", NOTICED_S)
@@ -92,7 +92,7 @@ async def test_a_connection_that_hangs_is_noticed(server: ValkeyServer, url: str
 QUEUES = {"alone": 1, "pool": 3, "other": 1}
 FORMULA = {
     "echomq-worker": 1,
-    "echomq-worker:parking": len(QUEUES),
+    "echomq-worker:parking": 1,
     "echomq-leases": 1,
     "echomq-worker:cancel": 1,
 }
@@ -122,7 +122,7 @@ async def _lose(number: int, proxy: Proxy, raw: Redis) -> None:
 async def test_the_number_of_connections_is_the_formulas_after_twenty_losses(
     server: ValkeyServer, url: str, raw: Redis
 ) -> None:
-    """1 for commands, 1 per queue that parks, 1 for leases, 1 that hears, whatever the concurrency: counted by the
+    """1 for commands, 1 that parks for all queues, 1 for leases, 1 that hears, whatever the concurrency: counted by the
     server, after twenty losses, each of which it goes on from.
 
     Report 17 (PrefectHQ/prefect#22478).

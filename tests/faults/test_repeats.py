@@ -107,11 +107,11 @@ async def test_three_pumps_fire_each_repeat_once_per_period(url: str, tmp_path: 
 
 
 async def _pumps_run(wire: Wire, processes: list[WorkerProcess]) -> None:
-    """Wait until each of the processes has its connections: commands, and one that parks for each of two queues."""
+    """Wait until each of the processes has its connections: commands, and one that parks."""
 
     async def connected() -> bool:
         clients = await wire.call("CLIENT", "LIST")
-        return bool(clients.count(b"name=echomq-worker:parking ") == 2 * len(processes))
+        return bool(clients.count(b"name=echomq-worker:parking ") == len(processes))
 
     await wait_until(connected, "all processes are parked", 20)
 
