@@ -27,6 +27,8 @@ _BACK_S = 0.001
 _AWAY_S = 0.05
 # A token for somebody who is away waits for it; then others may have it: it may have no use for one.
 _OWED_S = 0.02
+# Where a BLPOP cannot be ended it is short, as long as somebody may come whose keys are not in it.
+_BLIND_S = 0.05
 # As the scripts do it: a list of tokens that a lone token makes anew does not stay for ever.
 _TOKENS = 64
 _TOKEN_TTL_MS = 60_000
@@ -178,7 +180,8 @@ class Parking:
 
     async def _wait(self, seat: _Seat, timeout_s: float, stands_s: float) -> Token | None:
         loop = asyncio.get_running_loop()
-        waiter = seat.waiter = loop.create_future()
+        waiter: asyncio.Future[Token | BaseException | None] = loop.create_future()
+        seat.waiter = waiter
         seat.until_s, seat.stands_s, seat.listed = loop.time() + timeout_s, stands_s, True
         timer = loop.call_at(seat.until_s, self._expire, seat)
         self._look_soon()
@@ -240,8 +243,11 @@ class Parking:
         stands_s = max(seat.stands_s for seat in waiting)
         link.unwatch()
         link.timeout_s = wait_s + max(self._margin_s, 2 * stands_s)
+        lasts_s = wait_s + stands_s
+        if self._client_id is None and len(self._standing) < len(self._seats):
+            lasts_s = min(lasts_s, _BLIND_S)
         self._ending = False
-        self._answer = link.submit(pack(("BLPOP", *keys, f"{wait_s + stands_s:.3f}")), 1)
+        self._answer = link.submit(pack(("BLPOP", *keys, f"{lasts_s:.3f}")), 1)
         self._answer.add_done_callback(self._answered)
 
     def _end_standing(self) -> None:
@@ -249,7 +255,16 @@ class Parking:
         if self._ending or self._home is None or self._client_id is None:
             return
         # Without a connection for it the BLPOP ends by itself, a little later than the longest wait.
-        self._ending = self._home.post([("CLIENT", "UNBLOCK", self._client_id)]) is not None
+        asked = self._home.post([("CLIENT", "UNBLOCK", self._client_id)])
+        if asked is not None:
+            self._ending = True
+            asked.add_done_callback(self._unblocked)
+
+    def _unblocked(self, asked: asyncio.Future[Answer]) -> None:
+        answer = asked.result()
+        if isinstance(answer, list) and isinstance(answer[0], EchoMQError):
+            # It may not be asked for that.
+            self._client_id = None
 
     def _answered(self, answered: asyncio.Future[Answer]) -> None:
         self._answer = None
@@ -329,7 +344,7 @@ class Parking:
         answer = await link.submit(pack(("CLIENT", "ID")), 1)
         if isinstance(answer, WireError):
             raise answer
-        # A server that does not tell the id makes closing less gentle, and a new wait on other keys slower.
+        # A server that does not tell the id makes closing less gentle, and more calls of a BLPOP that may not stand long.
         self._client_id = answer[0] if isinstance(answer[0], int) else None
 
     def _opened(self, opening: asyncio.Task[None]) -> None:

@@ -235,6 +235,44 @@ async def test_other_keys_join_the_wait_that_stands(url: str, raw: redis.asyncio
         assert (await raw.info("clients"))["blocked_clients"] == 0
 
 
+@pytest.mark.parametrize("refused", ["id", "unblock"])
+async def test_other_keys_are_heard_where_no_wait_can_be_ended(server: ValkeyServer, url: str, refused: str) -> None:
+    """A server that tells no id, or may not be asked to end a wait: a BLPOP without the keys of somebody who waited once
+    is a short one, one with the keys of all is not.
+    """
+    server.admin.execute_command("ACL", "SETUSER", "blind", "on", ">p", "~*", "&*", "+@all", f"-client|{refused}")
+    try:
+        async with (
+            Proxy(server.port) as proxy,
+            connect(proxy.url.replace("//", "//blind:p@")) as connector,
+            connect(url) as pushing,
+        ):
+            parking = connector.parking()
+            for _ in range(2):
+                # Of whom it does not know yet, or that UNBLOCK is refused, it hears at the end of the first wait.
+                first = asyncio.ensure_future(parking.blpop([WAKE], 500))
+                await wait_until(lambda: parking._answer is not None, "it is parked")
+                second = asyncio.ensure_future(parking.blpop([READY], 60_000))
+                await pushing.call("LPUSH", READY, "1")
+                assert await second == READY.encode()
+                await asyncio.wait({first})
+                parking._seats[WAKE,].listed = parking._seats[READY,].listed = False
+            assert parking._client_id is None
+            waits = [asyncio.ensure_future(parking.blpop([WAKE], 60_000))]
+            await wait_until(lambda: len(parking._standing) == 1, "it stands for one")
+            started = time.monotonic()
+            waits.append(asyncio.ensure_future(parking.blpop([READY], 60_000)))
+            await wait_until(lambda: len(parking._standing) == 2, "it stands for both")
+            assert time.monotonic() - started < 10
+            calls = proxy.count(b"BLPOP")
+            await asyncio.sleep(0.3)
+            assert proxy.count(b"BLPOP") == calls
+            for wait in waits:
+                await _cancelled(wait)
+    finally:
+        server.admin.execute_command("ACL", "DELUSER", "blind")
+
+
 async def test_who_is_handed_a_token_and_comes_back_costs_no_second_call(server: ValkeyServer, url: str) -> None:
     """Two waits, and one of them takes 20 tokens: a BLPOP for each of them, none without it in between, and the other
     wait is in all of them.

@@ -14,6 +14,7 @@ from tests.support.fleet import BEAT_MS, LEASE_MS, fleet
 from tests.support.waiting import wait_until
 
 SLEEP_MS = 4_000
+QUEUES = 50
 # A process of a shared machine that is asked to run, and the file that notes it.
 MARGIN_S = 0.5
 
@@ -49,6 +50,31 @@ async def test_jobs_of_a_killed_worker_start_again_within_lease_and_beat(url: st
     assert max(note.at for note in again) < killed_at + (LEASE_MS + BEAT_MS) / 1000 + MARGIN_S
     assert all(note.attempts == 2 for note in again)
     assert await raw.zcard("emq:{jobs}:dead") == 0
+
+
+async def test_jobs_of_fifty_queues_of_a_killed_worker_start_again_within_lease_and_beat(url: str) -> None:
+    """SIGKILL of a process with a running job in each of fifty queues: another one of the same queues starts all of them
+    in time.
+    """
+    ids = set[str]()
+    async with connect(url) as connector:
+        with fleet(url) as workers:
+            doomed = workers.start(many=QUEUES)
+            for number in range(QUEUES):
+                ids.add((await Jobs(connector).enqueue(f"many-{number}", {"sleep_ms": SLEEP_MS})).id)
+            await wait_until(lambda: workers.started() == ids, "the first worker runs all of them", 20)
+            heir = workers.start(many=QUEUES)
+            await heir.saw("worker started")
+            killed_at = time.time()
+            doomed.kill()
+
+            def again() -> dict[str, float]:
+                return {note.id: note.at for note in workers.notes("start") if note.pid == heir.pid}
+
+            await wait_until(lambda: again().keys() == ids, "the other worker runs all of them", 20)
+            started_at = again()
+
+    assert max(started_at.values()) < killed_at + (LEASE_MS + BEAT_MS) / 1000 + MARGIN_S
 
 
 async def _feed(jobs: Jobs, *, busy: bool) -> None:

@@ -67,6 +67,10 @@ async def run(job: Job, payload: dict[str, Any]) -> None:
     _note("end", job)
 
 
+for _number in range(int(os.environ.get("TEST_MANY", "0"))):
+    worker.handler(f"many-{_number}", concurrency=_CONCURRENCY)(run)
+
+
 @worker.handler("plain", concurrency=_CONCURRENCY)
 def plain(job: Job, payload: dict[str, Any]) -> None:
     """A plain function: it runs in a thread and cannot be stopped."""

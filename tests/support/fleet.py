@@ -24,12 +24,16 @@ class Fleet:
         self.notes_path = notes
         self.workers: list[WorkerProcess] = []
 
-    def start(self, *options: str, concurrency: int = 20, **settings: object) -> WorkerProcess:
-        """One more worker process; `options` are those of `run`. Does not wait until it works."""
+    def start(self, *options: str, concurrency: int = 20, many: int = 0, **settings: object) -> WorkerProcess:
+        """One more worker process; `options` are those of `run`. With `many` it has so many queues more (`many-<n>`).
+
+        Does not wait until it works.
+        """
         numbers: dict[str, object] = {"beat_ms": BEAT_MS, "lease_ms": LEASE_MS, "tick_ms": BEAT_MS, "grace_ms": 1_000}
         numbers |= {"log_format": "json", "log_level": "info", **self._settings, **settings}
         env = {f"ECHOMQ_{name.upper()}": str(value) for name, value in numbers.items()}
         env |= {"ECHOMQ_URL": self._url, "TEST_NOTES": str(self.notes_path), "TEST_CONCURRENCY": str(concurrency)}
+        env["TEST_MANY"] = str(many)
         process = WorkerProcess("run", "tests.support.app:worker", *options, env=env)
         self.workers.append(self._stack.enter_context(process))
         return process
