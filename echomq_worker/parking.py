@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from echomq_worker.connection import Answer, Link, pack
 from echomq_worker.errors import EchoMQError, InvalidArgument, Unavailable, WireError
+from echomq_worker.seats import Home, Seat, Token, give_back, post_back
 
 _GIVING_BACK_S = 1.0
 # How much longer than its waits a BLPOP stands: twice the lateness of a server with the default hz.
@@ -23,30 +23,11 @@ MARGIN_MS = 1_900
 # Who was handed a token claims, and is back within a round trip or two: so long the others' BLPOP waits for it, which
 # costs less than one without it that has to be ended again.
 _BACK_S = 0.001
-# Who has left for a pass of its loop comes back; its keys stay in a BLPOP that is made meanwhile.
-_AWAY_S = 0.05
 # A token for somebody who is away waits for it; then others may have it: it may have no use for one.
 _OWED_S = 0.02
 # Where a BLPOP cannot be ended it is short, as long as somebody may come whose keys are not in it.
 _BLIND_S = 0.05
-# As the scripts do it: a list of tokens that a lone token makes anew does not stay for ever.
-_TOKENS = 64
-_TOKEN_TTL_MS = 60_000
 _SENT_ON = "MOVED"
-
-
-class Home(Protocol):
-    """The connector to the server that a wait stands on: tokens that nobody took go back over it."""
-
-    @property
-    def connected(self) -> bool:
-        """Whether commands can be sent without connecting first."""
-
-    async def call(self, *args: Any) -> Any:
-        """Send one command."""
-
-    def post(self, commands: Sequence[Sequence[Any]]) -> asyncio.Future[Answer] | None:
-        """Send commands and wait for nothing; None without a connection."""
 
 
 class Berth(NamedTuple):
@@ -56,53 +37,8 @@ class Berth(NamedTuple):
     home: Home
 
 
-class Token(NamedTuple):
-    """What the server has handed out, and where it goes back to."""
-
-    key: bytes
-    value: bytes
-
-
 Dial = Callable[[str | bytes, Unavailable | None], Awaitable[Berth]]
 """Makes a berth for a key; the second is why the last one was no good, where its server has sent us on (`MOVED`)."""
-
-
-class _Seat:
-    """A set of keys, and whoever waits for a token on them. `listed`: they belong in the next BLPOP."""
-
-    __slots__ = ("going_back", "keys", "left_s", "listed", "owed", "stands_s", "until_s", "waiter")
-
-    def __init__(self, keys: tuple[str | bytes, ...]) -> None:
-        self.keys = keys
-        self.waiter: asyncio.Future[Token | BaseException | None] | None = None
-        self.until_s = 0.0
-        self.stands_s = 0.0
-        self.left_s = 0.0
-        self.listed = False
-        self.owed: Token | None = None
-        self.going_back: asyncio.TimerHandle | None = None
-
-    @property
-    def waits(self) -> bool:
-        """Whether somebody waits who has not been told anything yet."""
-        return self.waiter is not None and not self.waiter.done()
-
-    def belongs(self, now_s: float) -> bool:
-        """Whether its keys go into a BLPOP that is made now."""
-        return self.waits or (self.listed and self.owed is None and now_s - self.left_s < _AWAY_S)
-
-    def tell(self, what: Token | BaseException | None) -> None:
-        """End the wait, if one is on."""
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(what)
-
-    def take_owed(self) -> Token | None:
-        """The token that came while nobody waited."""
-        owed, self.owed = self.owed, None
-        if self.going_back is not None:
-            self.going_back.cancel()
-            self.going_back = None
-        return owed
 
 
 class Parking:
@@ -125,14 +61,14 @@ class Parking:
         self._client_id: int | None = None
         self._opening: asyncio.Task[None] | None = None
         # In the order in which the server looks for tokens: who had one comes last.
-        self._seats: dict[tuple[str | bytes, ...], _Seat] = {}
-        self._by_key: dict[bytes, _Seat] = {}
-        self._standing: set[_Seat] = set()
+        self._seats: dict[tuple[str | bytes, ...], Seat] = {}
+        self._by_key: dict[bytes, Seat] = {}
+        self._standing: set[Seat] = set()
         self._answer: asyncio.Future[Answer] | None = None
         self._ending = False
         self._sent_on: Unavailable | None = None
         self._looks = False
-        self._back: _Seat | None = None
+        self._back: Seat | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -170,15 +106,15 @@ class Parking:
         token = seat.take_owed() or await self._wait(seat, timeout_ms / 1000, stands_ms / 1000)
         return None if token is None else token.key
 
-    def _seat(self, keys: tuple[str | bytes, ...]) -> _Seat:
+    def _seat(self, keys: tuple[str | bytes, ...]) -> Seat:
         seat = self._seats.get(keys)
         if seat is None:
-            seat = self._seats[keys] = _Seat(keys)
+            seat = self._seats[keys] = Seat(keys)
         for key in keys:
             self._by_key[key if isinstance(key, bytes) else key.encode()] = seat
         return seat
 
-    async def _wait(self, seat: _Seat, timeout_s: float, stands_s: float) -> Token | None:
+    async def _wait(self, seat: Seat, timeout_s: float, stands_s: float) -> Token | None:
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Token | BaseException | None] = loop.create_future()
         seat.waiter = waiter
@@ -202,7 +138,7 @@ class Parking:
         finally:
             del told
 
-    def _expire(self, seat: _Seat) -> None:
+    def _expire(self, seat: Seat) -> None:
         # While it connects a wait goes on: what became of that is part of it.
         if self._opening is None:
             seat.tell(None)
@@ -233,7 +169,7 @@ class Parking:
         else:
             self._stand(self._link, waiting)
 
-    def _stand(self, link: Link, waiting: Sequence[_Seat]) -> None:
+    def _stand(self, link: Link, waiting: Sequence[Seat]) -> None:
         now = asyncio.get_running_loop().time()
         for seat in self._seats.values():
             seat.listed = seat.belongs(now)
@@ -304,7 +240,7 @@ class Parking:
             self._patience.cancel()
             self._patience = None
 
-    def _owe(self, seat: _Seat, token: Token) -> None:
+    def _owe(self, seat: Seat, token: Token) -> None:
         if seat.owed is not None:
             self._give_back_soon(token)
             return
@@ -312,18 +248,15 @@ class Parking:
         if not self._closed:
             seat.going_back = asyncio.get_running_loop().call_later(_OWED_S, self._give_up, seat)
 
-    def _give_up(self, seat: _Seat) -> None:
+    def _give_up(self, seat: Seat) -> None:
         seat.listed = False
         token = seat.take_owed()
         if token is not None:
             self._give_back_soon(token)
 
     def _give_back_soon(self, token: Token) -> None:
-        home = self._home
-        # Without it the next beat finds the job.
-        posted = None if home is None else home.post([("LPUSH", token.key, token.value)])
-        if home is not None and posted is not None:
-            posted.add_done_callback(partial(_keep_short, home, token.key))
+        if self._home is not None:
+            post_back(self._home, token)
 
     def _fail(self, error: BaseException) -> None:
         for seat in self._seats.values():
@@ -344,7 +277,7 @@ class Parking:
         answer = await link.submit(pack(("CLIENT", "ID")), 1)
         if isinstance(answer, WireError):
             raise answer
-        # A server that does not tell the id makes closing less gentle, and more calls of a BLPOP that may not stand long.
+        # A server that does not tell it makes closing less gentle, and the BLPOPs more: they may not stand long.
         self._client_id = answer[0] if isinstance(answer[0], int) else None
 
     def _opened(self, opening: asyncio.Task[None]) -> None:
@@ -398,26 +331,6 @@ class Parking:
                 for seat in self._seats.values():
                     token = seat.take_owed()
                     if token is not None and home.connected:
-                        await _give_back(home, token)
+                        await give_back(home, token)
         if answer is not None and not answer.done() and self._link is not None:
             self._link.abort()
-
-
-async def _give_back(home: Home, token: Token) -> None:
-    length = await home.call("LPUSH", token.key, token.value)
-    if length == 1:
-        await home.call("PEXPIRE", token.key, _TOKEN_TTL_MS)
-    elif length > _TOKENS:
-        await home.call("LTRIM", token.key, 0, _TOKENS - 1)
-
-
-def _keep_short(home: Home, key: bytes, pushed: asyncio.Future[Answer]) -> None:
-    """What `_give_back` does after the push, said without waiting for it."""
-    answer = [] if pushed.cancelled() else pushed.result()
-    length = answer[0] if isinstance(answer, list) and answer else None
-    if not isinstance(length, int):
-        return
-    if length == 1:
-        home.post([("PEXPIRE", key, _TOKEN_TTL_MS)])
-    elif length > _TOKENS:
-        home.post([("LTRIM", key, 0, _TOKENS - 1)])

@@ -1,4 +1,5 @@
-"""Fifty queues in one process: what they have of connections, threads, tasks and round trips, and how soon each is served.
+"""Fifty queues in one process: what they have of connections, threads, tasks and round trips, and how soon each
+is served.
 
 Source: issue "Faster than every peer" (many queues in one process), docs/design.md section 3 (Connections, Tasks and
 threads).

@@ -53,8 +53,8 @@ async def test_jobs_of_a_killed_worker_start_again_within_lease_and_beat(url: st
 
 
 async def test_jobs_of_fifty_queues_of_a_killed_worker_start_again_within_lease_and_beat(url: str) -> None:
-    """SIGKILL of a process with a running job in each of fifty queues: another one of the same queues starts all of them
-    in time.
+    """SIGKILL of a process with a running job in each of fifty queues: another one of the same queues starts all of
+    them in time.
     """
     ids = set[str]()
     async with connect(url) as connector:

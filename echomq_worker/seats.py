@@ -1,0 +1,105 @@
+"""Seats: who waits for readiness tokens on which keys, and tokens that go back to their lists.
+
+Source: protocol section 4 (wake); `parking` has the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from echomq_worker.connection import Answer
+
+# Who has left for a pass of its loop comes back; its keys stay in a BLPOP that is made meanwhile.
+_AWAY_S = 0.05
+# As the scripts do it: a list of tokens that a lone token makes anew does not stay for ever.
+_TOKENS = 64
+_TOKEN_TTL_MS = 60_000
+
+
+class Home(Protocol):
+    """The connector to the server that a wait stands on: tokens that nobody took go back over it."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether commands can be sent without connecting first."""
+
+    async def call(self, *args: Any) -> Any:
+        """Send one command."""
+
+    def post(self, commands: Sequence[Sequence[Any]]) -> asyncio.Future[Answer] | None:
+        """Send commands and wait for nothing; None without a connection."""
+
+
+class Token(NamedTuple):
+    """What the server has handed out, and where it goes back to."""
+
+    key: bytes
+    value: bytes
+
+
+class Seat:
+    """A set of keys, and whoever waits for a token on them. `listed`: they belong in the next BLPOP."""
+
+    __slots__ = ("going_back", "keys", "left_s", "listed", "owed", "stands_s", "until_s", "waiter")
+
+    def __init__(self, keys: tuple[str | bytes, ...]) -> None:
+        self.keys = keys
+        self.waiter: asyncio.Future[Token | BaseException | None] | None = None
+        self.until_s = 0.0
+        self.stands_s = 0.0
+        self.left_s = 0.0
+        self.listed = False
+        self.owed: Token | None = None
+        self.going_back: asyncio.TimerHandle | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether somebody waits who has not been told anything yet."""
+        return self.waiter is not None and not self.waiter.done()
+
+    def belongs(self, now_s: float) -> bool:
+        """Whether its keys go into a BLPOP that is made now."""
+        return self.waits or (self.listed and self.owed is None and now_s - self.left_s < _AWAY_S)
+
+    def tell(self, what: Token | BaseException | None) -> None:
+        """End the wait, if one is on."""
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(what)
+
+    def take_owed(self) -> Token | None:
+        """The token that came while nobody waited."""
+        owed, self.owed = self.owed, None
+        if self.going_back is not None:
+            self.going_back.cancel()
+            self.going_back = None
+        return owed
+
+
+async def give_back(home: Home, token: Token) -> None:
+    """Push a token back on its list, which stays as short as the scripts keep it. Raises what `home` does."""
+    length = await home.call("LPUSH", token.key, token.value)
+    if length == 1:
+        await home.call("PEXPIRE", token.key, _TOKEN_TTL_MS)
+    elif length > _TOKENS:
+        await home.call("LTRIM", token.key, 0, _TOKENS - 1)
+
+
+def post_back(home: Home, token: Token) -> None:
+    """The same without waiting for it; without a connection nothing is sent, and the next beat finds the job."""
+    posted = home.post([("LPUSH", token.key, token.value)])
+    if posted is not None:
+        posted.add_done_callback(partial(_keep_short, home, token.key))
+
+
+def _keep_short(home: Home, key: bytes, pushed: asyncio.Future[Answer]) -> None:
+    answer = [] if pushed.cancelled() else pushed.result()
+    length = answer[0] if isinstance(answer, list) and answer else None
+    if not isinstance(length, int):
+        return
+    if length == 1:
+        home.post([("PEXPIRE", key, _TOKEN_TTL_MS)])
+    elif length > _TOKENS:
+        home.post([("LTRIM", key, 0, _TOKENS - 1)])
