@@ -1,4 +1,4 @@
-"""Many waits on one parking: one BLPOP for all of them, each woken by its own token, and none lost or kept from others."""
+"""Many waits on one parking: one BLPOP for all, each woken by its own token, and none lost or kept from others."""
 
 from __future__ import annotations
 
