@@ -27,7 +27,7 @@ settings.load_profile("tests")
 
 
 # What they try is in Lua, or is tried by others too: measuring the Python under them doubles what they take.
-_UNMEASURED = ("tests/scripts/", "tests/conformance/test_mutations.py", "tests/faults/test_driver")
+_UNMEASURED = ("tests/scripts/", "tests/native/", "tests/conformance/test_mutations.py", "tests/faults/test_driver")
 
 
 # What takes longest comes first, in as many shares as there are processes; those of one line never run side by side.

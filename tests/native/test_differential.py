@@ -1,0 +1,53 @@
+"""Every script beside its native twin: from the same keyspace the same call gives the same reply and the same keyspace.
+
+Source: protocol section 7; issue "The native twins". What the two are told apart by is in test_differences.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+
+from tests.native.states import CALLS, queues
+from tests.support.plain import State
+from tests.support.twin import Outcome, Twins, Verb, assert_alike
+
+# What a twin alone refuses, where the script goes on.
+ALONE = {
+    "promote": {"!EMQSTATE promote lane not native"},
+    "delay": {"!EMQSTATE delay lane not native", "!EMQSTATE delay not active"},
+}
+
+
+def without_ghosts(state: State) -> State:
+    """The schedule's ids all with a row: of one without, promote makes a skeleton and its twin does not."""
+    missing = [id for id in state.get("schedule", {}) if f"job:{id}" not in state]
+    assume(not missing)
+    return state
+
+
+def check(twins: Twins, state: State, verb: Verb) -> None:
+    """One example."""
+    native = twins.command(state, verb)
+    if native.reply in ALONE.get(verb.name, ()):
+        assert (native.state, native.expiring) == unwritten(twins, state)
+        return
+    assert_alike(twins.script(state, verb), native)
+
+
+def unwritten(twins: Twins, state: State) -> tuple[State, dict[str, int]]:
+    """The state as it was put."""
+    outcome: Outcome = twins.raw(state, "PING")
+    return outcome.state, outcome.expiring
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_alike(name: str, twins: Twins) -> None:
+    """Whatever a queue holds, a call and its twin's answer the same and leave the same."""
+
+    @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=60)
+    @given(state=queues(lanes=name not in {"promote", "delay"}) | queues(), verb=CALLS[name])
+    def example(state: State, verb: Verb) -> None:
+        check(twins, without_ghosts(state) if name == "promote" else state, verb)
+
+    example()

@@ -1,0 +1,180 @@
+"""A script and its native twin on the same keyspace: the one in database 0, the other in database 1 of one server.
+
+Source: protocol section 7 (native twins). Blocking, through clients of the tests' own; names of keys are those of queue
+`q`, without their `emq:{q}:`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import redis
+
+from echomq_worker.catalogue import scripts
+from echomq_worker.keyspace import Keys
+from echomq_worker.twins import TWINS
+from tests.support.keyspace import Value, text
+from tests.support.plain import QUEUE, State
+from tests.support.valkey import ValkeyServer
+
+BASE = Keys(QUEUE).base
+_LATELY_MS = 10_000
+# From here on a score may have been priced on the clock; what an example begins with lies far from any such.
+_CLOCK_MS = 1_500_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One call: the script's name, keys without `emq:{q}:`, arguments."""
+
+    name: str
+    keys: tuple[str, ...]
+    args: tuple[Any, ...]
+
+    def with_args(self, *args: Any) -> Verb:
+        """The same call with other arguments."""
+        return replace(self, args=args)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a call answered, an error as `!text`, and the keyspace after; what expires with the milliseconds left."""
+
+    reply: Any
+    state: State
+    expiring: dict[str, int]
+
+
+def decoded(reply: Any) -> Any:
+    """A reply with its bytes as text."""
+    if isinstance(reply, bytes):
+        return text(reply)
+    return [decoded(one) for one in reply] if isinstance(reply, list) else reply
+
+
+def short(name: bytes | str) -> str:
+    """A key's name without its `emq:{q}:`."""
+    return text(name).removeprefix(BASE)
+
+
+def snapshot(client: redis.Redis) -> tuple[State, dict[str, int]]:
+    """Every key of the database and its value, and what expires; two round trips."""
+    names = sorted(client.keys())
+    pipe = client.pipeline(transaction=False)
+    for name in names:
+        pipe.type(name)
+        pipe.pttl(name)
+    facts = pipe.execute()
+    for name, kind in zip(names, facts[::2], strict=True):
+        _ask(pipe, name, text(kind))
+    values = pipe.execute()
+    state = {short(name): _value(value) for name, value in zip(names, values, strict=True)}
+    ttls = {short(name): ttl for name, ttl in zip(names, facts[1::2], strict=True) if ttl >= 0}
+    return state, ttls
+
+
+def _ask(pipe: Any, name: bytes | str, kind: str) -> None:
+    if kind == "hash":
+        pipe.hgetall(name)
+    elif kind == "zset":
+        pipe.zrange(name, 0, -1, withscores=True)
+    elif kind == "list":
+        pipe.lrange(name, 0, -1)
+    elif kind == "set":
+        pipe.smembers(name)
+    else:
+        pipe.get(name)
+
+
+def _value(value: Any) -> Value:
+    if isinstance(value, dict):
+        return {text(field): text(one) for field, one in value.items()}
+    if isinstance(value, set):
+        return {text(one) for one in value}
+    if isinstance(value, list) and value and not isinstance(value[0], bytes):
+        return {text(member): float(score) for member, score in value}
+    return [text(one) for one in value] if isinstance(value, list) else text(value)
+
+
+class Twins:
+    """Both ways of a call, over two databases of one server that has the module."""
+
+    def __init__(self, server: ValkeyServer) -> None:
+        self._scripted, self._native = (redis.Redis(port=server.port, db=db) for db in (0, 1))
+
+    def close(self) -> None:
+        """Close both connections."""
+        self._scripted.close()
+        self._native.close()
+
+    def script(self, state: State, verb: Verb) -> Outcome:
+        """What the script makes of it."""
+        source = scripts()[verb.name].source
+        words = ("EVAL", source, len(verb.keys), *(BASE + key for key in verb.keys), *verb.args)
+        return self._run(self._scripted, state, words)
+
+    def command(self, state: State, verb: Verb, name: str | None = None) -> Outcome:
+        """What its twin makes of it, or the command `name`."""
+        words = (name or TWINS[verb.name], len(verb.keys), *(BASE + key for key in verb.keys), *verb.args)
+        return self._run(self._native, state, words)
+
+    def raw(self, state: State, *words: Any) -> Outcome:
+        """Any command, on the twin's side."""
+        return self._run(self._native, state, words)
+
+    def now(self) -> Outcome:
+        """What stands on the twin's side; its reply is None."""
+        return Outcome(None, *snapshot(self._native))
+
+    def _run(self, client: Any, state: State, words: Sequence[Any]) -> Outcome:
+        pipe = client.pipeline(transaction=False)
+        pipe.flushdb()
+        put(pipe, state)
+        pipe.execute()
+        try:
+            reply = decoded(client.execute_command(*words))
+        except redis.ResponseError as error:
+            reply = f"!{error}"
+        return Outcome(reply, *snapshot(client))
+
+
+def put(pipe: Any, state: Mapping[str, Any]) -> None:
+    """Write keys as Queue.put does, in a pipeline."""
+    for name, value in state.items():
+        key = BASE + name
+        if isinstance(value, dict) and all(isinstance(one, int | float) for one in value.values()):
+            if value:
+                pipe.zadd(key, value)
+        elif isinstance(value, dict):
+            pipe.hset(key, mapping=value)
+        elif isinstance(value, list):
+            pipe.rpush(key, *value)
+        elif isinstance(value, set):
+            pipe.sadd(key, *value)
+        else:
+            pipe.set(key, value)
+
+
+def assert_alike(scripted: Outcome, native: Outcome) -> None:
+    """The same reply and the same keyspace, with times that were read from the clock moments apart."""
+    assert scripted.reply == native.reply
+    assert scripted.state.keys() == native.state.keys()
+    for name, expected in scripted.state.items():
+        assert _close(expected, native.state[name]), f"{name}: {expected} by the script, {native.state[name]} natively"
+    assert scripted.expiring.keys() == native.expiring.keys()
+    for name, left in scripted.expiring.items():
+        assert abs(left - native.expiring[name]) < _LATELY_MS, name
+
+
+def _close(one: Any, other: Any) -> bool:
+    if not (isinstance(one, dict) and isinstance(other, dict)) or one.keys() != other.keys():
+        return bool(one == other)
+    return all(_near(value, other[name]) for name, value in one.items())
+
+
+def _near(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float) and one > _CLOCK_MS:
+        return abs(one - other) < _LATELY_MS
+    return bool(one == other)
