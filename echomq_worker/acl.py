@@ -58,7 +58,16 @@ def roles() -> Mapping[str, Role]:
         {
             "producer": Role(
                 (
-                    *("enqueue", "schedule", "enqueue_many", "admit_many", "lane_enqueue", "flow_child", "flow_hold"),
+                    *(
+                        "enqueue",
+                        "schedule",
+                        "enqueue_many",
+                        "admit_many",
+                        "admit_traced",
+                        "lane_enqueue",
+                        "flow_child",
+                        "flow_hold",
+                    ),
                     *("repeat_register", "cron_register", "repeat_cancel", *_REPORTS),
                 ),
                 # Flows look before they add, and read what children have returned; Repeat reads its registry.
@@ -76,6 +85,7 @@ def roles() -> Mapping[str, Role]:
                     *("zrangebyscore", "zrange", "zmscore", "zcard", "lrange", "lrem", "hmget"),  # the Pump
                     *("hgetall", "hkeys"),  # a flow's parent reads its children
                     *("llen", "hexists", "zcount"),  # a burst looks whether anything is left
+                    "hget",  # tracing asks the rows of a claim
                 ),
             ),
             # All scripts that other clients run, too; not those by which a worker of ours takes and ends jobs.

@@ -13,9 +13,9 @@ done, or a verdict by id; a missing one is retried, a raise retries all).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextvars import copy_context
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import Context, copy_context
+from typing import Any, Protocol
 
 from anyio.abc import TaskGroup
 
@@ -29,6 +29,14 @@ from echomq_worker.slots import Slots
 from echomq_worker.verdict import Done
 
 Ends = list[tuple[Job, Outcome]]
+
+
+class ExecuteBatch(Protocol):
+    """`execute(batch, runner)`: as an Executor's, for many jobs."""
+
+    def __call__(self, batch: Batch, runner: asyncio.Task[Any] | None = None, /) -> Coroutine[Any, Any, Ends]:
+        """Run the handler to its end."""
+        ...
 
 
 class BadAnswer(Exception):
@@ -56,11 +64,14 @@ class BatchExecutor:
         announce: Callable[[Job], object] | None = None,
         draw: Callable[[int], int] | None = None,
         result: Callable[[object], bytes | None] | None = None,
+        enter: Callable[[Sequence[Job]], object] | None = None,
     ) -> None:
+        """As an Executor's; `enter` is called with the jobs of a call in the context that its handler gets."""
         self.limits = handler.options.over(limits or Limits())
         self._call: Callable[[Any], Any] = handler.caller(state)
         self._judge = Judge(self.limits, handler.options.no_retry, draw=draw, result=result)
         self._announce = announce
+        self._enter = enter
         # What a handler sets there does not reach the next call.
         self._context = copy_context()
 
@@ -91,7 +102,7 @@ class BatchExecutor:
         value: object = None
         error: BaseException | None = None
         try:
-            value = await in_context(self._context.copy(), self._call(list(live)))
+            value = await in_context(self._entered(live), self._call(list(live)))
         except BaseException as exc:
             if passes(exc, runner, sent=call.sent):
                 raise
@@ -110,6 +121,12 @@ class BatchExecutor:
             # One trace is enough.
             job.exception = None
         return ends
+
+    def _entered(self, live: Sequence[Job]) -> Context:
+        context = self._context.copy()
+        if self._enter is not None:
+            context.run(self._enter, live)
+        return context
 
     def _timer(self, live: Sequence[Job]) -> asyncio.TimerHandle | None:
         limit_ms = self.limits.timeout_ms
@@ -199,14 +216,14 @@ class BatchSlots:
         tasks: TaskGroup,
         name: str,
         clock: Clock,
-        executor: BatchExecutor,
+        execute: ExecuteBatch,
         on_end: Callable[[Job, Outcome], None],
     ) -> None:
         self.size = self.per_claim = size
         self.running: set[Job] = set()
         self._on_end = on_end
         self._slots: Slots[Batch, Ends] = Slots(
-            1, tasks=tasks, name=name, clock=clock, execute=executor.execute, on_end=self._ended
+            1, tasks=tasks, name=name, clock=clock, execute=execute, on_end=self._ended
         )
 
     @property

@@ -47,6 +47,7 @@ class Rest(Protocol):
 class Parts:
     """What a consumer works with. `recovery` is None in a pool: the Metronome sweeps. `interrupts`: a handler's task is
     cancelled when somebody asks for the end of its job. `origin_ms`: from when all loops of the process count beats.
+    `on_claimed` is told what each claim has brought.
     """
 
     clock: Clock
@@ -63,6 +64,7 @@ class Parts:
     on_buried: Callable[[str, str], None]
     interrupts: bool = False
     origin_ms: float | None = None
+    on_claimed: Callable[[list[Job]], object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ class Consumer:
         self._journal = parts.journal
         self._on_buried = parts.on_buried
         self._interrupts = parts.interrupts
+        self._on_claimed = parts.on_claimed
         self._nap = Nap()
         self._wants_slot = False
         self._stopping = False
@@ -204,6 +207,8 @@ class Consumer:
         if isinstance(reply, Exception) or self._clock.monotonic_ms() - sent_ms >= self._lease_ms:
             return None
         claimed = self.claims.read(reply)
+        if self._on_claimed is not None:
+            self._on_claimed(claimed.jobs)
         for id, reason in claimed.buried:
             self._on_buried(id, reason)
         self._leases.hold(

@@ -35,6 +35,7 @@ from echomq_worker.settings import Settings
 from echomq_worker.station import Pace, Shared, Station
 from echomq_worker.survey import check_wire, survey
 from echomq_worker.suspects import Suspects
+from echomq_worker.tracer import Tracing
 from echomq_worker.watch import Culprit, Watch
 
 # A burst waits for what becomes due this soon, so that a retry is part of it and tomorrow's job is not.
@@ -43,6 +44,8 @@ _BURST_LOOK_MS = 100
 _KEEPER_PATIENCE_MS = 100
 # What observers and hooks get at the end to hear the rest.
 _LAST_TOLD_MS = 1_000
+# What the exporter of traces gets, where there is one.
+_LAST_SPANS_MS = 3_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class Run:
         name: str,
         observe: Sequence[Observer] = (),
         hooks: Sequence[Hook] = (),
+        tracing: Tracing | None = None,
     ) -> None:
         self.connector = self._connector(settings, name, clock)
         self._settings = settings
@@ -98,6 +102,7 @@ class Run:
         self._observe = tuple(observe)
         self._own_hooks = tuple(hooks)
         self._hooks: Hooks | None = None
+        self._tracing = tracing
         self._clock = clock
         self._log: Logger = get_logger("echomq_worker")
         self._stopped = anyio.Event()
@@ -183,6 +188,7 @@ class Run:
                 observers=observers,
                 hooks=self._hooks,
                 origin_ms=self._clock.monotonic_ms(),
+                tracing=self._tracing,
             )
             stations = self._stations = [Station(bound, shared, self._pace) for bound in self._bounds]
             self._hand_over = HandOver(self.connector, stations, clock=self._clock)
@@ -208,15 +214,17 @@ class Run:
                     station.stop()
             # A pass that was in flight, and hung, is part of the grace.
             await self._hand_over.run(self._left_ms(asked_ms))
-            await self._tell_the_rest(observers, self._left_ms(asked_ms))
+            await self._tell_the_rest(observers, asked_ms)
             tasks.cancel_scope.cancel()
         return self._report(stations)
 
-    async def _tell_the_rest(self, observers: Observers | None, left_ms: float) -> None:
+    async def _tell_the_rest(self, observers: Observers | None, asked_ms: float) -> None:
         if self._hooks is not None:
-            await self._hooks.finish(max(_LAST_TOLD_MS, left_ms))
+            await self._hooks.finish(max(_LAST_TOLD_MS, self._left_ms(asked_ms)))
         if observers is not None:
             await observers.finish(_LAST_TOLD_MS)
+        if self._tracing is not None:
+            await self._tracing.flush(max(_LAST_TOLD_MS, min(_LAST_SPANS_MS, self._left_ms(asked_ms))))
 
     def _left_ms(self, asked_ms: float) -> float:
         """What is left of the grace of a stop that was asked for at `asked_ms`."""

@@ -41,6 +41,7 @@ from echomq_worker.recovery import Recovery
 from echomq_worker.settle import Settle, Settled
 from echomq_worker.slots import Places, Slots
 from echomq_worker.suspects import Suspects
+from echomq_worker.tracer import Tracing
 from echomq_worker.window import BatchConsumer, Window
 
 
@@ -78,6 +79,7 @@ class Shared:
     observers: Observers | None = None
     hooks: Hooks | None = None
     origin_ms: float | None = None
+    tracing: Tracing | None = None
 
 
 class Alone:
@@ -121,6 +123,8 @@ class Station:
         self._bound = bound
         self._shared = shared
         self._pace = pace
+        tracing = shared.tracing
+        self._runs = None if tracing is None else tracing.of(self.keys, shared.connector, shared.log)
         self.executor = self._executor()
         self._context = JobContext(self.keys, shared.connector, max_attempts=limits.max_attempts)
         self.settle = Settle(
@@ -308,6 +312,7 @@ class Station:
             on_buried=self._buried,
             interrupts=self._bound.options.cancellable,
             origin_ms=shared.origin_ms,
+            on_claimed=None if self._runs is None else self._runs.claimed,
         )
         slots = partial(self._slots, number, size)
         options = self._bound.options
@@ -319,10 +324,11 @@ class Station:
     def _executor(self) -> Executor | BatchExecutor:
         limits, state = self._pace.limits, self._shared.state
         if self._bound.options.is_batch:
+            began, enter = self.journal.began, None if self._runs is None else self._runs.enter
             return BatchExecutor(
-                self._bound, limits=limits, state=state, announce=self.journal.began, result=children.written
+                self._bound, limits=limits, state=state, announce=began, result=children.written, enter=enter
             )
-        announce = self.journal.started
+        announce = self.journal.started if self._runs is None else self._runs.announcing(self.journal.started)
         return Executor(self._bound, limits=limits, state=state, announce=announce, result=children.written)
 
     def _slots(self, number: int, size: int, on_end: Callable[[Job, Outcome], None]) -> Places:
@@ -331,10 +337,12 @@ class Station:
             self.changed()
 
         tasks, clock, name = self._shared.tasks, self._shared.clock, f"slot:{self.queue}/{number}"
-        executor = self.executor
+        executor, runs = self.executor, self._runs
         if isinstance(executor, BatchExecutor):
-            return BatchSlots(size, tasks=tasks, name=name, clock=clock, executor=executor, on_end=ended)
-        return Slots(size, tasks=tasks, name=name, clock=clock, execute=executor.execute, on_end=ended)
+            many = executor.execute if runs is None else runs.around_batch(executor.execute)
+            return BatchSlots(size, tasks=tasks, name=name, clock=clock, execute=many, on_end=ended)
+        one = executor.execute if runs is None else runs.around(executor.execute)
+        return Slots(size, tasks=tasks, name=name, clock=clock, execute=one, on_end=ended)
 
     def _pump(self) -> Pump:
         return Pump(

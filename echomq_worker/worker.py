@@ -22,6 +22,7 @@ from echomq_worker.observers import Observer
 from echomq_worker.readiness import Readiness
 from echomq_worker.run import Report, Run
 from echomq_worker.settings import Settings, load_settings
+from echomq_worker.tracer import Tracing
 from echomq_worker.twins import COMMANDS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,7 +37,10 @@ class Worker:
     def __init__(
         self, settings: Settings | None = None, *, name: str | None = None, clock: Clock | None = None
     ) -> None:
-        """`settings`: instead of the environment's; `name`: of the connections, as CLIENT LIST shows it."""
+        """`settings`: instead of the environment's; `name`: of the connections, as CLIENT LIST shows it.
+
+        `tracing` is what `tracing.instrument` has set, if anything.
+        """
         self.handlers = Handlers()
         self._settings = settings
         self._name = name or "echomq-worker"
@@ -44,6 +48,7 @@ class Worker:
         self._lifespan: Lifespan | None = None
         self._observers: list[Observer] = []
         self._hooks: list[Hook] = []
+        self.tracing: Tracing | None = None
         self._running: Run | None = None
 
     def handler(  # noqa: PLR0913 - a keyword per option
@@ -199,7 +204,14 @@ class Worker:
             raise ConfigError("worker: it runs already, expected one run at a time")
         pumps = _pumps(settings, pump=pump)
         self._running = Run(
-            settings, bounds, clock=self._clock, pump=pumps, name=self._name, observe=self._observers, hooks=self._hooks
+            settings,
+            bounds,
+            clock=self._clock,
+            pump=pumps,
+            name=self._name,
+            observe=self._observers,
+            hooks=self._hooks,
+            tracing=self.tracing,
         )
         try:
             # A stop while it still connects, or enters the lifespan, ends it there: nothing is claimed by then.

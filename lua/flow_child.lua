@@ -6,7 +6,7 @@
 -- ARGV[2] payload  opaque bytes
 -- ARGV[3] parent id
 -- ARGV[4] parent queue  '' where it is this one
--- ARGV[5...] parent policy `fp` or `id` (default fp), group (default none)  optional
+-- ARGV[5...] parent policy `fp` or `id` (default fp), group (default none), trace of the producer's span  optional
 -- returns 1 admitted | 0 stands already | EMQKIND | EMQSTATE where the row names another parent
 -- include: lane
 -- include: flow
@@ -31,6 +31,7 @@ end
 redis.call('HSET', KEYS[1], 'state', 'pending', 'attempts', '0', 'payload', ARGV[2], 'parent', ARGV[3], 'parent_policy',
   policy)
 if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], 'parent_queue', ARGV[4]) end
+if ARGV[7] then redis.call('HSET', KEYS[1], 'trace', ARGV[7]) end
 if group then
   redis.call('HSET', KEYS[1], 'group', group)
   redis.call('ZADD', lane_key(p, group), 0, ARGV[1])

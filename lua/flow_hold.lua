@@ -6,7 +6,7 @@
 -- ARGV[1] id
 -- ARGV[2] payload  opaque bytes
 -- ARGV[3] n  children, 1 or more
--- ARGV[4...] field, value  pairs for the row: parent, parent_queue, parent_policy, group, and ours: children
+-- ARGV[4...] field, value  pairs for the row: parent, parent_queue, parent_policy, group, and ours: children, trace
 -- returns 1 held | 0 stands already | EMQKIND | EMQSTATE where the row names another parent, or other children
 -- include: lane
 -- include: flow

@@ -344,7 +344,7 @@ async def test_one_batch_at_a_time_and_each_job_has_its_end() -> None:
             tasks=tasks,
             name="slot",
             clock=SystemClock(),
-            executor=executor(handler),
+            execute=executor(handler).execute,
             on_end=lambda job, _: ends.append(job),
         )
         for count in (3, 5):

@@ -91,6 +91,14 @@ CASES: dict[str, tuple[State, Verb]] = {
         {},
         lambda plain: plain.admit_many(job(1), "x", GROUP, "", "", job(2), "y", "", "at", 1),
     ),
+    "admit_traced": (
+        {},
+        lambda plain: plain.run(
+            "admit_traced",
+            (plain.keys.pending, plain.keys.schedule),
+            *(plain.keys.base, "{}", job(1), "x", GROUP, "", "", "k", "", "", job(2), "y", "", "at", 1, "", "", ""),
+        ),
+    ),
     "repeat_register": ({}, lambda plain: plain.repeat_register("daily", 1, "t", 2)),
     "repeat_register update": (REPEAT, lambda plain: plain.repeat_register("daily", 1, "t", 2, "update")),
     "repeat_register over a calendar": (CALENDAR, lambda plain: plain.repeat_register("daily", 1, "t", 2, "update")),
