@@ -53,7 +53,8 @@ if room < 1 then return {read, rate or 'ceiling', random, {}, {}, {}} end
 local claim = {p = p, rows = p .. 'job:', pending = KEYS[1], active = KEYS[2], now = now, room = room, count = 0, looked = 0,
   look = room + 4096, depth = redis.call('ZCARD', KEYS[1]), max_crashes = tonumber(ARGV[6]), suspects = tonumber(ARGV[7]),
   jobs = {}, tokens = {}, leave = {}, regroup = {}, seen = {}, bury = {}, move = {}, kin = {}}
-local flat, flat_open = source(KEYS[1], nil, math.max(room, 16) + 1), true
+local flat, flat_open = source(KEYS[1]), true
+flat.page = math.max(room + 1, PAGE)
 local rot = new_rotation(claim, KEYS[3], meta[6])
 claim.lanes = rot.length > 0
 

@@ -46,22 +46,23 @@ local function judge(claim, lane, id, row, lease)
 end
 
 -- A source of jobs: flat pending, or a lane with its `name`. It is a cursor over a sorted set that is only read: `i` is the
--- place in `ids` up to which they are used, `size` the last that is its own. Every field stands here, and no more than 16: a
--- table that grows is made anew, and there is one for each lane of a ring.
-local function source(key, name, page)
-  return {key = key, name = name, page = page, at = 0, i = 0, size = 0, ids = false, scores = false, leave = {}, started = 0,
-    weight = 1, busy = 0, limit = math.huge, ended = false, passed = false}
+-- place in `ids` up to which they are used, `size` the last that is its own, `at` what was read of the set, with `ended` all of
+-- it. Eight fields until it has more: a table that grows is made anew, and there is one for each lane of a ring.
+local PAGE = 17
+local function source(key, name)
+  return {key = key, name = name, ids = false, i = 0, size = 0, at = 0, leave = {}, started = 0}
 end
 
 -- Whether there is a member behind the cursor; reads the next page where the last one is used up.
 local function has_more(claim, s)
   if s.i < s.size then return true end
   if s.ended then return false end
-  local ids = redis.call('ZRANGE', s.key, s.at, s.at + s.page - 1)
-  s.ended = #ids < s.page
+  local at, page = s.at, s.page or PAGE
+  local ids = redis.call('ZRANGE', s.key, at, at + page - 1)
+  if #ids < page then s.ended = true end
   if #ids == 0 then return false end
-  s.ids, s.scores = ids, redis.call('ZMSCORE', claim.active, unpack(ids))
-  s.i, s.size, s.at = 0, #ids, s.at + #ids
+  ids.scores = redis.call('ZMSCORE', claim.active, unpack(ids))
+  s.ids, s.i, s.size, s.at = ids, 0, #ids, at + #ids
   return true
 end
 
@@ -94,7 +95,7 @@ local function next_job(claim, s)
   while claim.looked < claim.look and has_more(claim, s) do
     s.i = s.i + 1
     claim.looked = claim.looked + 1
-    local id, lease = s.ids[s.i], s.scores[s.i]
+    local id, lease = s.ids[s.i], s.ids.scores[s.i]
     local row, what, crashes, reason = claim.row or read_row(claim, id), 'drop', 0, nil
     claim.row = nil
     if not claim.seen[id] then what, crashes, reason = judge(claim, s, id, row, lease) end
@@ -124,7 +125,7 @@ local function take_plain(claim, s)
   while count < claim.room and has_more(claim, s) do
     local i, id = s.i + 1, s.ids[s.i + 1]
     local row = read_row(claim, id)
-    if not is_plain(s, row, s.scores[i]) then
+    if not is_plain(s, row, s.ids.scores[i]) then
       claim.row = row
       break
     end

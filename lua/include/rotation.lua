@@ -11,6 +11,10 @@ local function new_rotation(claim, ring, cut)
     wrapped = false, progress = true, cut_name = name, cut_taken = tonumber(taken)}
 end
 
+local function is_full(lane)
+  return lane.limit and (lane.busy or 0) + lane.started >= lane.limit
+end
+
 -- Reads on: names, counters, the first members of each lane (one more than its share, so that it shows whether something
 -- is left), and their leases in one call.
 local function load_lanes(claim, rot)
@@ -21,28 +25,28 @@ local function load_lanes(claim, rot)
   local paused = redis.call('SMISMEMBER', claim.p .. 'paused', unpack(names))
   local all, first, count = {}, #rot.queue, 0
   for i, name in ipairs(names) do
-    local lane = source(lane_key(claim.p, name), name, 17)
+    local lane = source(lane_key(claim.p, name), name)
     if weights[i] then
       lane.weight = math.max(1, tonumber(weights[i]) or 1)
-      lane.page = math.min(math.max(lane.weight, 16), MOST_LANES) + 1
+      lane.page = math.min(math.max(lane.weight + 1, PAGE), MOST_LANES + 1)
     end
-    if busy[i] then lane.busy = tonumber(busy[i]) or 0 end
-    if limits[i] then lane.limit = tonumber(limits[i]) or lane.limit end
-    if paused[i] == 1 or rot.seen[name] or lane.busy >= lane.limit then
+    if busy[i] then lane.busy = tonumber(busy[i]) end
+    if limits[i] then lane.limit = tonumber(limits[i]) end
+    if paused[i] == 1 or rot.seen[name] or is_full(lane) then
       lane.ended = true
     else
       local ids = redis.call('ZRANGE', lane.key, 0, rot.share)
-      lane.ended = #ids <= rot.share
       -- All lanes share one list, each has its part of it.
       lane.ids, lane.i = all, count
       for k = 1, #ids do all[count + k] = ids[k] end
       count = count + #ids
-      lane.at, lane.size = #ids, count
+      lane.size = count
+      lane.at = #ids
+      if #ids <= rot.share then lane.ended = true end
     end
     rot.queue[first + i], rot.all[first + i], rot.seen[name] = lane, lane, true
   end
-  local scores = count > 0 and redis.call('ZMSCORE', claim.active, unpack(all)) or {}
-  for i = first + 1, first + #names do rot.queue[i].scores = scores end
+  if count > 0 then all.scores = redis.call('ZMSCORE', claim.active, unpack(all)) end
   rot.loaded, rot.size = rot.loaded + #names, math.min(2 * rot.size, MOST_LANES)
 end
 
@@ -59,14 +63,15 @@ end
 -- One turn of the head. Answers whether it is over: it goes on with the next claim where there is no room to finish it.
 local function serve_lane(claim, rot)
   local lane = rot.queue[rot.head]
-  local before = lane.name == rot.cut_name and math.min(rot.cut_taken, lane.weight) or 0
+  local before = lane.name == rot.cut_name and math.min(rot.cut_taken, lane.weight or 1) or 0
   local taken = before
   rot.cut_name, rot.cut = nil, nil
-  while taken < lane.weight and lane.busy + lane.started < lane.limit and claim.count < claim.room
+  local weight = lane.weight or 1
+  while taken < weight and not is_full(lane) and claim.count < claim.room
     and next_job(claim, lane) do taken = taken + 1 end
   if taken > before then rot.progress = true end
-  local again = lane.busy + lane.started < lane.limit and (has_more(claim, lane) or lane.passed)
-  if again and taken > 0 and taken < lane.weight and claim.count >= claim.room then
+  local again = not is_full(lane) and (has_more(claim, lane) or lane.passed)
+  if again and taken > 0 and taken < weight and claim.count >= claim.room then
     rot.cut = lane.name .. ':' .. taken
     return false
   end

@@ -82,7 +82,7 @@ local function leave_sets(claim, rot)
   if claim.depth > 0 then call_chunked('ZREM', claim.pending, claim.leave) end
   for _, lane in ipairs(rot.all) do
     call_chunked('ZREM', lane.key, lane.leave)
-    if lane.started > 0 then started[#started + 1], started[#started + 2] = lane.name, lane.busy + lane.started end
+    if lane.started > 0 then started[#started + 1], started[#started + 2] = lane.name, (lane.busy or 0) + lane.started end
   end
   if #started > 0 then count_started(claim.p, started) end
 end

@@ -78,8 +78,8 @@ MUTATIONS = (
         "suspect_one_at_a_time",
     ),
     Mutation("claim_many", "= id, row[PAYLOAD], token", "= id, row[PAYLOAD] or '', token", "ghost_claim"),
-    Mutation("claim_many", WEIGHT, "", "weighted_proportion"),
-    Mutation("claim_many", "weight = 1, busy = 0", "weight = 100, busy = 0", "starvation_drill"),
+    Mutation("claim_many", WEIGHT, "lane.weight = 1", "weighted_proportion"),
+    Mutation("claim_many", "local weight = lane.weight or 1", "local weight = 100", "starvation_drill"),
     Mutation("claim_many", "count_started(claim.p, started)", "local _ = 1", "limit"),
     Mutation(
         "claim_many",
