@@ -200,9 +200,8 @@ class Run:
                 tasks.start_soon(station.settle.run, name=f"settle:{station.queue}")
             if signals:
                 tasks.start_soon(self._watch_signals, name="signals")
-            self._log.info(
-                "worker started", queues=[station.queue for station in stations], wire=str(self.connector.spoken)
-            )
+            queues = [station.queue for station in stations]
+            self._log.info("worker started", queues=queues, wire=str(self.connector.spoken))
             async with anyio.create_task_group() as loops:
                 for station in stations:
                     station.start(loops)
