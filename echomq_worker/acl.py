@@ -18,7 +18,7 @@ from typing import TypeVar
 from echomq_worker.errors import ConfigError, shown
 from echomq_worker.keyspace import FENCE_KEY, Keys
 from echomq_worker.script import scripts
-from echomq_worker.twins import TWINS
+from echomq_worker.twins import REQUEUE, RESCHEDULE, TWINS
 
 # `redis.call('HGET', …`, and the helpers of lua/include that take a command's name.
 _CALLED = re.compile(r"(?:redis\.p?call\(|call_chunked\(|find_lanes\(work,)\s*'([A-Z]+)'")
@@ -28,7 +28,7 @@ _USER = re.compile(r"[A-Za-z0-9._-]{1,128}")
 # The word for the commands of the module, which a server without it does not take in a rule.
 NATIVE = "native"
 # They stand in for no script.
-_ALONE = {"worker": ("EMQ.REQUEUE",), "operator": ("EMQ.RESCHEDULE", "EMQ.REQUEUE")}
+_ALONE = {"worker": (REQUEUE,), "operator": (RESCHEDULE, REQUEUE)}
 
 T = TypeVar("T")
 

@@ -145,6 +145,10 @@ class StateRefused(Refused):
     code: ClassVar[str] = "EMQSTATE"
 
 
+class LaneNotServed(StateRefused):
+    """`EMQSTATE … lane not native`, on wire 6 alone: the command does not work on jobs of lanes, the script does."""
+
+
 class Locked(Refused):
     """`EMQLOCK`: a worker holds the job."""
 

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 
 from echomq_worker.clock import Clock
-from echomq_worker.connector import Wire
-from echomq_worker.errors import ConnectionLost, EchoMQError, WireError
+from echomq_worker.connector import Connector
+from echomq_worker.errors import ConnectionLost, EchoMQError, Gone, Stale, StateRefused, WireError
 from echomq_worker.job import LEASE_LOST, SHUTDOWN, Job, cancel
+from echomq_worker.keyspace import Keys
 from echomq_worker.nap import Nap
 from echomq_worker.script import evaluate
 from echomq_worker.station import Station
+from echomq_worker.twins import REQUEUE
 
 # What cancelled handlers get to end, and what the server gets to answer, after the grace.
 CANCEL_MS = 1_000
@@ -37,7 +39,7 @@ class HandOver:
 
     __slots__ = ("_clock", "_hurried", "_nap", "_stations", "_unanswered", "_unheard_s", "_wire")
 
-    def __init__(self, wire: Wire, stations: Sequence[Station], *, clock: Clock) -> None:
+    def __init__(self, wire: Connector, stations: Sequence[Station], *, clock: Clock) -> None:
         self._wire = wire
         self._stations = stations
         self._clock = clock
@@ -148,8 +150,11 @@ class HandOver:
         unheard: list[Job] = []
         for at in range(0, len(jobs), _CHUNK):
             chunk = jobs[at : at + _CHUNK]
-            words = [word for job in chunk for word in (job.id, job.held)]
-            answers, again = await self._insist(partial(evaluate, self._wire, verb, declared, [keys.base, *words]))
+            if verb == "release" and REQUEUE in self._wire.spoken.commands:
+                answers, again = await self._insist(partial(self._requeue, keys, chunk))
+            else:
+                words = [word for job in chunk for word in (job.id, job.held)]
+                answers, again = await self._insist(partial(evaluate, self._wire, verb, declared, [keys.base, *words]))
             if again or answers is None:
                 self._unanswered.update(chunk)
             if answers is None:
@@ -165,6 +170,15 @@ class HandOver:
                 station.let_go(job)
             station.journal.handed_over(_PAST[verb], said)
         return unheard
+
+    async def _requeue(self, keys: Keys, jobs: Sequence[Job]) -> list[bytes]:
+        """Give jobs back by the server's command, in one round trip; the answers are those of `release`.
+
+        Raises what the wire raises; ServerError where the server does not have the command any more.
+        """
+        names = (keys.active, keys.pending)
+        replies = await self._wire.pipeline([(REQUEUE, 3, keys.job(job.id), *names, job.id, job.held) for job in jobs])
+        return [_answer(reply) for reply in replies]
 
     def _begin_last_words(self) -> None:
         # One limit for all that is said now: a process of many queues must not wait it out once for each.
@@ -195,3 +209,16 @@ class HandOver:
             if left_ms <= 0:
                 return
             await self._nap.sleep(self._clock, left_ms)
+
+
+def _answer(reply: Any) -> bytes:
+    """What `release` would have answered. A refusal has written nothing, whoever has the job now."""
+    if isinstance(reply, Gone):
+        return b"gone"
+    if isinstance(reply, Stale):
+        return b"stale"
+    if isinstance(reply, StateRefused):
+        return b"not_active"
+    if isinstance(reply, Exception):
+        raise reply
+    return b"ok"

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from echomq_worker.catalogue import scripts
 from echomq_worker.connection import Link, pack
-from echomq_worker.errors import ConfigError, EchoMQError, NoTwin, ServerError, StateRefused, WireError
+from echomq_worker.errors import ConfigError, EchoMQError, LaneNotServed, NoTwin, ServerError, StateRefused, WireError
 
 MODULE: Final = "emq"
 SCRIPTS: Final = "4"
@@ -36,8 +36,9 @@ TWINS: Final[Mapping[str, str]] = MappingProxyType(
     {**{verb: f"EMQ.{verb.upper().replace('_', '.')}" for verb in _VERBS}, **_NAMED_OTHERWISE}
 )
 """Command by script."""
-# They have no script.
-ALONE: Final = ("EMQ.RESCHEDULE", "EMQ.REQUEUE")
+# These have no script.
+RESCHEDULE: Final = "EMQ.RESCHEDULE"
+REQUEUE: Final = "EMQ.REQUEUE"
 
 VERSION: Final = "1"
 """Of the module: the keys, arguments and replies of its commands are those of this package's scripts."""
@@ -76,6 +77,10 @@ class Spoken:
     def has_scripts(self) -> bool:
         """Whether a verb without a command can be called."""
         return self.wire != COMMANDS
+
+    def is_command(self, verb: str) -> bool:
+        """Whether that script's verb goes as a command."""
+        return verb in TWINS and (self.wire == COMMANDS or TWINS[verb] in self.commands)
 
     @property
     def is_known(self) -> bool:
@@ -165,7 +170,7 @@ class Twins:
             said = f"ERR wire 6: the server does not have {name}, expected the module {MODULE}, or ECHOMQ_WIRE=auto"
             return ServerError(said), False
         if declined and isinstance(reply, StateRefused):
-            return StateRefused(f"{text} ({_NO_LANES})"), False
+            return LaneNotServed(f"{text} ({_NO_LANES})"), False
         return reply, False
 
     def _forget(self, twin: str, why: str) -> None:

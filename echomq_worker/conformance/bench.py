@@ -23,6 +23,7 @@ from echomq_worker.logs import get_logger
 from echomq_worker.pool import Pool, connect_pool
 from echomq_worker.pump import Pump
 from echomq_worker.rows import checked, now_ms
+from echomq_worker.twins import SCRIPTS, Spoken
 
 GROUP = "GRP0conforma01"
 OTHER_GROUP = "GRP0conforma02"
@@ -95,6 +96,12 @@ class Bench:
         self.tag = tag
         self.mint = RecordingMint()
         self._desks: dict[str, Desk] = {}
+
+    @property
+    def spoken(self) -> Spoken:
+        """What the verbs of this scenario are sent as."""
+        spoken: Spoken = getattr(self.wire, "spoken", Spoken(SCRIPTS))
+        return spoken
 
     def queue(self, name: str = "a") -> Desk:
         """The queue of this scenario that goes by that name."""

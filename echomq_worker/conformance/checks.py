@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, TypeVar
 
-from echomq_worker.errors import EchoMQError
+from echomq_worker.errors import EchoMQError, NoTwin
 
 T = TypeVar("T")
 
@@ -63,6 +63,9 @@ async def refused(kind: type[EchoMQError], verb: Awaitable[object], what: str, *
     """Raise Broken unless the verb raises this very refusal, with this text where one is given."""
     try:
         answer = await verb
+    except NoTwin:
+        # No refusal of the server's: nothing was sent.
+        raise
     except EchoMQError as error:
         same(type(error).__name__, kind.__name__, f"{what}: the refusal")
         if text is not None:

@@ -39,11 +39,13 @@ async def ghost_claim(bench: Bench) -> None:
     await q.put("pending", "ZADD", 0, ghost)
     await q.put("schedule", "ZADD", 1, scheduled)
     same(await q.jobs.promote(q.name), 1, "promote of an id without a row")
-    same(await q.read(f"job:{scheduled}"), {"state": "pending"}, "the skeleton row")
-    hands = Hands(q)
+    # The command takes it from the schedule and makes nothing of it: a difference that the seed names.
+    native = bench.spoken.is_command("promote")
+    same(await q.read(f"job:{scheduled}"), None if native else {"state": "pending"}, "the skeleton row")
+    hands, ghosts = Hands(q), [ghost] if native else [ghost, scheduled]
     taken = (await hands.claim()).jobs
-    same([(job.id, job.payload, job.token) for job in taken], [(ghost, None, 1), (scheduled, None, 1)], "the claim")
-    same(await hands.settle(*(done(job) for job in taken)), ["done", "done"], "their retirement")
+    same([(job.id, job.payload, job.token) for job in taken], [(id, None, 1) for id in ghosts], "the claim")
+    same(await hands.settle(*(done(job) for job in taken)), ["done"] * len(ghosts), "their retirement")
     same(without(await q.state(), "metrics:completed"), {}, "the keys that are left")
     await q.put("pending", "ZADD", 0, ghost)
     claimed = await q.jobs.claim(q.name, LEASE_MS)

@@ -28,7 +28,7 @@ from echomq_worker.conformance import (
 from echomq_worker.conformance.bench import Bench, Target
 from echomq_worker.conformance.checks import Broken, NotApplicable
 from echomq_worker.connector import Wire, connect
-from echomq_worker.errors import ConfigError, EchoMQError, NoTwin, WireError
+from echomq_worker.errors import ConfigError, EchoMQError, LaneNotServed, NoTwin, WireError
 from echomq_worker.scan import keys_like
 
 Result = Literal["ok", "FAILED", "not applicable"]
@@ -109,7 +109,7 @@ async def _outcome(scenario: Scenario, bench: Bench) -> Outcome:
     said, started = "", perf_counter()
     try:
         await scenario.run(bench)
-    except (NotApplicable, NoTwin) as lacking:
+    except (NotApplicable, NoTwin, LaneNotServed) as lacking:
         result, said = "not applicable", str(lacking)
     except Broken as found:
         result, said = "FAILED", str(found)

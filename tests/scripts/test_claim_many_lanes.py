@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.native import SCRIPT_ALONE
 from tests.support.own import LEASE_MS, Own, flat, lane, merged
 from tests.support.plain import Queue, State, Within, job, row
 
@@ -214,6 +215,7 @@ async def test_many_lanes_with_many_jobs(own: Own, queue: Queue) -> None:
     assert state["gactive"] == {group(n): "5" for n in range(200)}
 
 
+@SCRIPT_ALONE
 @pytest.mark.parametrize(("lanes", "encoding"), [(32, b"listpack"), (100, b"hashtable")])
 async def test_the_counters_of_many_lanes_are_looked_up(own: Own, queue: Queue, lanes: int, encoding: bytes) -> None:
     """A server searches a small hash for every field; of what makes it look them up nothing is left."""

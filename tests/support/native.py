@@ -22,7 +22,9 @@ WIRE = "EMQ_TESTS_WIRE"
 their twins. `EMQ_TESTS_WIRE=auto pytest tests/scripts`.
 """
 
-SCRIPT_ALONE = pytest.mark.skipif(bool(os.environ.get(WIRE)), reason="the twin differs here, as the seeds say")
+SCRIPT_ALONE = pytest.mark.skipif(
+    bool(os.environ.get(WIRE)), reason="of the script itself, or a difference that the seeds name"
+)
 
 _SOURCES = Path(__file__).resolve().parents[2] / "native"
 
