@@ -36,9 +36,10 @@ TWINS: Final[Mapping[str, str]] = MappingProxyType(
     {**{verb: f"EMQ.{verb.upper().replace('_', '.')}" for verb in _VERBS}, **_NAMED_OTHERWISE}
 )
 """Command by script."""
-# These have no script.
 RESCHEDULE: Final = "EMQ.RESCHEDULE"
 REQUEUE: Final = "EMQ.REQUEUE"
+ALONE: Final = (RESCHEDULE, REQUEUE)
+"""These have no script."""
 
 VERSION: Final = "1"
 """Of the module: the keys, arguments and replies of its commands are those of this package's scripts."""

@@ -57,8 +57,8 @@ async def outcomes(server: ValkeyServer, wire: str) -> dict[str, Outcome]:
 
 @pytest.mark.timeout(120)
 async def test_every_scenario_by_commands_and_on_auto(own_server: OwnServer) -> None:
-    """On auto each is ok, and no verb that has a command was a script but where the command declines; by commands alone
-    those are ok whose verbs all have one, and every other names the verb that has none, or lanes. No script is run then.
+    """On auto each is ok; by commands alone those are ok whose verbs all have one, and every other names the verb that
+    has none, or lanes. No script is run then.
     """
     server = native_server(own_server)
     auto = await outcomes(server, "auto")
