@@ -171,7 +171,6 @@ class Run:
         observers = Observers(self._observe, log=self._log) if self._observe else None
         outage = self._outage_now = self._outage(observers)
         await self._look_at_servers()
-        await self._check_wire()
         async with anyio.create_task_group() as tasks:
             if self._own_hooks:
                 self._hooks = Hooks(self._own_hooks, tasks, state=state, log=self._log)
@@ -319,6 +318,7 @@ class Run:
                 raise
             except EchoMQError as error:
                 self._log.info("server check skipped", reason=str(error))
+        await self._check_wire()
 
     async def _check_wire(self) -> None:
         """Raises ConfigError where the wire does not carry what this worker does."""
