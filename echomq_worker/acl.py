@@ -113,6 +113,8 @@ def extras() -> Mapping[str, tuple[str, ...]]:
             "sentinel": ("role",),
             # Wire 6 and auto. What a role may send beside it depends on its scripts, see `commands`.
             NATIVE: ("command|list", "command|docs"),
+            # A worker that answers /metrics reads its queues.
+            "metrics": ("hget", "hmget", "smembers", "smismember"),
             # The worker's look at maxmemory_policy. Not CONFIG GET: whoever may send that reads passwords, too.
             "eviction": ("info",),
         }

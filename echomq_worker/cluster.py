@@ -8,6 +8,7 @@ more, to the node that was named; nothing else is ever sent a second time.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,6 +81,13 @@ class ClusterConnector(Connector):
     def spoken(self) -> Spoken:
         """What the nodes that are in use speak; where they differ, the least."""
         return least((node.spoken for node in self._nodes if node.generation), super().spoken)
+
+    @property
+    def standing(self) -> Counter[str]:
+        """How many connections stand; for commands one per primary that is in use."""
+        found = super().standing
+        found["commands"] = sum(1 for node in self._nodes if node.connected)
+        return found
 
     @property
     def generation(self) -> int:

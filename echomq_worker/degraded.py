@@ -30,7 +30,7 @@ class Outage:
     `on_enter(loop, error)` and `on_leave(downtime_ms)` hear the same.
     """
 
-    __slots__ = ("_clock", "_log", "_loops", "_on_enter", "_on_leave", "_since_ms", "_wakes")
+    __slots__ = ("_clock", "_log", "_loops", "_on_enter", "_on_leave", "_since_ms", "_spent_ms", "_wakes")
 
     def __init__(
         self,
@@ -47,11 +47,17 @@ class Outage:
         self._loops: set[str] = set()
         self._wakes: dict[str, Callable[[], None]] = {}
         self._since_ms = 0.0
+        self._spent_ms = 0.0
 
     @property
     def degraded(self) -> bool:
         """True from the first failed beat until every loop that failed has had a good one."""
         return bool(self._loops)
+
+    @property
+    def downtime_ms(self) -> float:
+        """How long all outages so far took, one that lasts included."""
+        return self._spent_ms + (self._clock.monotonic_ms() - self._since_ms if self._loops else 0.0)
 
     def enter(self, loop: str, error: Exception, wake: Callable[[], None] | None = None) -> None:
         """`loop` had a failed beat; `wake` ends the wait that it begins now."""
@@ -77,19 +83,22 @@ class Outage:
             return
         self._loops.discard(loop)
         if not self._loops:
-            downtime_ms = round(self._clock.monotonic_ms() - self._since_ms)
+            lasted_ms = self._clock.monotonic_ms() - self._since_ms
+            self._spent_ms += lasted_ms
+            downtime_ms = round(lasted_ms)
             self._log.info("recovered", downtime_ms=downtime_ms)
             self._on_leave(downtime_ms)
 
 
 class Degraded:
-    """The streak of one loop's degraded beats, and what it costs to go on."""
+    """The streak of one loop's degraded beats, and what it costs to go on. `beats` counts the good ones."""
 
-    __slots__ = ("_failing", "_outage", "_policy", "_script_errors", "name", "streak")
+    __slots__ = ("_failing", "_outage", "_policy", "_script_errors", "beats", "name", "streak")
 
     def __init__(self, name: str, *, outage: Outage, beat_ms: int) -> None:
         self.name = name
         self.streak = 0
+        self.beats = 0
         self._failing = False
         self._outage = outage
         self._policy = Exponential(beat_ms, max(CAP_MS, beat_ms))
@@ -117,6 +126,7 @@ class Degraded:
 
     def good(self) -> None:
         """A whole beat went through, the rest as well: the outage is over."""
+        self.beats += 1
         if self._failing:
             self.worked()
             self._failing = False

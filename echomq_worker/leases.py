@@ -217,6 +217,8 @@ class Keeper:
         "_stopping",
         "_task",
         "_thread_loop",
+        "extended",
+        "wire",
     )
 
     def __init__(
@@ -229,6 +231,9 @@ class Keeper:
         beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         """`beside()` runs in the thread as well, until the end."""
+        # How many times a lease was extended here.
+        self.extended = 0
+        self.wire: ClosingWire | None = None
         self._beside = beside
         self._leases = leases
         self._make = make
@@ -272,7 +277,7 @@ class Keeper:
     async def _keep(self) -> None:
         self._task = asyncio.current_task()
         self._thread_loop = asyncio.get_running_loop()
-        wire = self._make()
+        wire = self.wire = self._make()
         try:
             async with asyncio.TaskGroup() as tasks:
                 beside = None if self._beside is None else tasks.create_task(self._beside())
@@ -286,7 +291,7 @@ class Keeper:
 
     async def _beat(self, wire: Wire) -> None:
         try:
-            await self._leases.beat(wire, tell=self._tell)
+            self.extended += await self._leases.beat(wire, tell=self._tell)
         except (WireError, ServerError) as error:
             self._refusals = self._refusals + 1 if isinstance(error, ServerError) else 0
             if self._refusals >= SCRIPT_ERRORS:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import secrets
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -37,6 +38,10 @@ from echomq_worker.survey import check_wire, survey
 from echomq_worker.suspects import Suspects
 from echomq_worker.tracer import Tracing
 from echomq_worker.watch import Culprit, Watch
+
+if TYPE_CHECKING:
+    from echomq_worker.measured import Measured
+    from echomq_worker.probes.probe import Probe
 
 # A burst waits for what becomes due this soon, so that a retry is part of it and tomorrow's job is not.
 BURST_HORIZON_MS = 5_000
@@ -95,7 +100,9 @@ class Run:
         observe: Sequence[Observer] = (),
         hooks: Sequence[Hook] = (),
         tracing: Tracing | None = None,
+        measured: bool = False,
     ) -> None:
+        """`measured`: somebody may ask for metrics, so what they need is counted."""
         self.connector = self._connector(settings, name, clock)
         self._settings = settings
         self._bounds = bounds
@@ -110,6 +117,7 @@ class Run:
         self._hand_over: HandOver | None = None
         self._stations: Sequence[Station] = ()
         self._outage_now: Outage | None = None
+        self._measured = self._measure() if measured else None
         self._pace = Pace(
             name=secrets.token_hex(6),
             beat_ms=settings.beat_ms,
@@ -167,9 +175,8 @@ class Run:
             raise
 
     async def _run(self, state: object, *, burst: bool, signals: bool) -> Report:
-        leases = Leases(clock=self._clock)
-        observers = Observers(self._observe, log=self._log) if self._observe else None
-        outage = self._outage_now = self._outage(observers)
+        observers = self._observers()
+        self._outage_now = outage = self._outage(observers)
         await self._look_at_servers()
         async with anyio.create_task_group() as tasks:
             if self._own_hooks:
@@ -178,7 +185,7 @@ class Run:
                 connector=self.connector,
                 clock=self._clock,
                 mint=Mint(self._clock, self._settings.node_id),
-                leases=leases,
+                leases=Leases(clock=self._clock),
                 suspects=Suspects(),
                 outage=outage,
                 log=self._log,
@@ -191,14 +198,7 @@ class Run:
             )
             stations = self._stations = [Station(bound, shared, self._pace) for bound in self._bounds]
             self._hand_over = HandOver(self.connector, stations, clock=self._clock)
-            tasks.start_soon(self._keeper(shared, stations).run, name="leases")
-            if observers is not None:
-                tasks.start_soon(observers.run, name="observers")
-            tasks.start_soon(self._listener(stations, leases, outage).run, name="listener")
-            for station in stations:
-                tasks.start_soon(station.settle.run, name=f"settle:{station.queue}")
-            if signals:
-                tasks.start_soon(self._watch_signals, name="signals")
+            self._start(shared, stations, signals=signals)
             queues = [station.queue for station in stations]
             self._log.info("worker started", queues=queues, wire=str(self.connector.spoken))
             async with anyio.create_task_group() as loops:
@@ -216,6 +216,20 @@ class Run:
             tasks.cancel_scope.cancel()
         return self._report(stations)
 
+    def _start(self, shared: Shared, stations: Sequence[Station], *, signals: bool) -> None:
+        """What goes on until everything is handed over."""
+        tasks, keeper = shared.tasks, self._keeper(shared, stations)
+        if self._measured is not None:
+            self._measured.begin(shared, stations, keeper)
+        tasks.start_soon(keeper.run, name="leases")
+        if shared.observers is not None:
+            tasks.start_soon(shared.observers.run, name="observers")
+        tasks.start_soon(self._listener(stations, shared.leases, shared.outage).run, name="listener")
+        for station in stations:
+            tasks.start_soon(station.settle.run, name=f"settle:{station.queue}")
+        if signals:
+            tasks.start_soon(self._watch_signals, name="signals")
+
     async def _tell_the_rest(self, observers: Observers | None, asked_ms: float) -> None:
         if self._hooks is not None:
             await self._hooks.finish(max(_LAST_TOLD_MS, self._left_ms(asked_ms)))
@@ -227,6 +241,29 @@ class Run:
     def _left_ms(self, asked_ms: float) -> float:
         """What is left of the grace of a stop that was asked for at `asked_ms`."""
         return max(0, self._settings.grace_ms - (self._clock.monotonic_ms() - asked_ms))
+
+    @property
+    def probe(self) -> Probe | None:
+        """Who answers for it; None where nobody may ask."""
+        return None if self._measured is None else self._measured.probe
+
+    def _measure(self) -> Measured:
+        from echomq_worker.measured import Measured
+
+        return Measured(
+            self.connector,
+            [bound.options.queue for bound in self._bounds],
+            observe=self._observe,
+            log=self._log,
+            clock=self._clock,
+            readiness=self.readiness,
+            about={"version": sys.modules["echomq_worker"].__version__, "wire_version": self._settings.wire_version},
+        )
+
+    def _observers(self) -> Observers | None:
+        if self._measured is not None:
+            return self._measured.meter
+        return Observers(self._observe, log=self._log) if self._observe else None
 
     def _report(self, stations: Sequence[Station]) -> Report:
         counts: Counter[str] = sum((station.journal.counts for station in stations), Counter())

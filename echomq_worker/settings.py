@@ -13,13 +13,14 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from annotated_types import Ge, Le
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from echomq_worker.errors import ConfigError
+from echomq_worker.hostport import FORM, parse_hostport, show_hostport
 
 PREFIX = "ECHOMQ_"
 DAY_MS = 86_400_000
@@ -33,6 +34,10 @@ def _lower(value: object) -> object:
 
 def _wire(value: object) -> object:
     return _lower(str(value) if isinstance(value, int) else value)
+
+
+def _listens(value: str | None) -> str | None:
+    return None if value is None else show_hostport(*parse_hostport(value))
 
 
 class Settings(BaseSettings):
@@ -107,6 +112,13 @@ class Settings(BaseSettings):
     pool_size: Annotated[
         int, Field(ge=1, le=1_000, description="Connections of a pool of producers, such as enqueue --from-file.")
     ] = 4
+    http: Annotated[
+        str | None,
+        AfterValidator(_listens),
+        Field(
+            description="Answer /livez, /readyz and /metrics there; unset: nowhere. Needs the extras web and metrics."
+        ),
+    ] = None
     node_id: Annotated[
         int | None,
         Field(ge=0, le=1_023, description="The node part of the ids that the Pump makes; random when unset."),
@@ -197,6 +209,8 @@ def _where(data: object, name: str) -> str:
 
 def expected(name: str, field: FieldInfo) -> str:
     """What a setting takes, in words: `an integer from 1 to 86400000 (milliseconds)`."""
+    if name == "http":
+        return FORM
     kinds = [kind for kind in (get_args(field.annotation) or (field.annotation,)) if kind is not type(None)]
     if get_origin(field.annotation) is Literal:
         return "one of " + ", ".join(str(kind) for kind in kinds)

@@ -49,6 +49,7 @@ class Settle:
         "_shielded",
         "_waiting",
         "_wire",
+        "resent",
     )
 
     def __init__(
@@ -60,6 +61,8 @@ class Settle:
         degraded: Degraded,
         on_settled: Callable[[Sequence[Settled]], None],
     ) -> None:
+        # Verdicts that had no answer and were kept to be sent again.
+        self.resent = 0
         self._wire = wire
         self._keys = keys
         self._clock = clock
@@ -144,6 +147,7 @@ class Settle:
             try:
                 await self.beat()
             except (WireError, ServerError) as error:
+                self.resent += len(self._sending)
                 wait_ms = self._degraded.fail(error, self._nap.wake)
                 await self._nap.sleep(self._clock, min(wait_ms, HURRIED_MS) if self._hurried else wait_ms)
 

@@ -7,6 +7,7 @@ means is for the caller to decide, verb by verb.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -84,6 +85,12 @@ class Connector:
     def connected(self) -> bool:
         """Whether the connection stands, as far as is known."""
         return self._link is not None and not self._link.closed
+
+    @property
+    def standing(self) -> Counter[str]:
+        """How many connections stand, as far as is known: `commands`, `parking`, and `cancel`, which hears channels."""
+        apart = ("parking" if isinstance(one, Parking) else "cancel" for one in self._apart if one.connected)
+        return Counter(commands=int(self.connected)) + Counter(apart)
 
     @property
     def generation(self) -> int:

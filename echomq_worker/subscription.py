@@ -46,6 +46,11 @@ class Subscription:
         self._closed = False
 
     @property
+    def connected(self) -> bool:
+        """Whether the connection stands, as far as is known."""
+        return self._link is not None and not self._link.closed
+
+    @property
     def closed(self) -> bool:
         """Whether `aclose` was called."""
         return self._closed

@@ -15,9 +15,13 @@ from asyncio.subprocess import Process
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from echomq_worker.clock import Clock, SystemClock
 from echomq_worker.logs import get_logger
+
+if TYPE_CHECKING:
+    from echomq_worker.probes.fleet import Fleet
 
 # A child that ends with one of these would end so again: a wrong setting, another wire version.
 FATAL_CODES = frozenset({2, 4})
@@ -35,13 +39,18 @@ class Plan:
     """What to run: `command` once per member of `environments` (what each child's environment has beside ours).
 
     `burst`: a child that ends with 0 is done and stays ended. `grace_ms` is the children's own; what still runs 10 s
-    after it is killed.
+    after it is killed. `tail` is what stands behind all options.
     """
 
     command: Sequence[str]
     environments: Sequence[Mapping[str, str]]
     grace_ms: int
     burst: bool = False
+    tail: Sequence[str] = ()
+
+    def line(self, *more: str) -> list[str]:
+        """The command with options of one child."""
+        return [*self.command, *more, *self.tail]
 
 
 def restart_delay_ms(streak: int) -> int:
@@ -58,8 +67,10 @@ def exit_code(codes: Sequence[int], *, asked: bool) -> int:
 class Supervisor:
     """Keeps the children of a plan running. `await run()` returns the exit code when all have ended."""
 
-    def __init__(self, plan: Plan, *, clock: Clock | None = None) -> None:
+    def __init__(self, plan: Plan, *, clock: Clock | None = None, fleet: Fleet | None = None) -> None:
+        """`fleet`: who answers for the children; each gets `--reports` with a socket to it."""
         self._plan = plan
+        self._fleet = fleet
         self._clock = clock or SystemClock()
         self._log = get_logger(__name__)
         self._stopping = asyncio.Event()
@@ -74,8 +85,14 @@ class Supervisor:
             loop.add_signal_handler(number, self.ask_to_stop)
         try:
             async with asyncio.TaskGroup() as group:
-                for index in range(len(self._plan.environments)):
+                watching = None if self._fleet is None else group.create_task(self._fleet.watch(), name="fleet")
+                children = [
                     group.create_task(self._keep(index), name=f"supervisor:{index}")
+                    for index in range(len(self._plan.environments))
+                ]
+                if watching is not None:
+                    await asyncio.wait(children)
+                    watching.cancel()
         finally:
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
@@ -124,12 +141,24 @@ class Supervisor:
         return self._plan.burst and code >= 0
 
     async def _run_once(self, index: int) -> int:
-        process = await asyncio.create_subprocess_exec(
-            *self._plan.command,
+        if self._fleet is None:
+            return await self._wait_for(index, await self._start(index))
+        async with self._fleet.member(index) as theirs:
+            process = await self._start(index, "--reports", str(theirs.fileno()), fds=(theirs.fileno(),))
+            # The end of it is then the end of the child.
+            theirs.close()
+            return await self._wait_for(index, process)
+
+    async def _start(self, index: int, *more: str, fds: Sequence[int] = ()) -> Process:
+        return await asyncio.create_subprocess_exec(
+            *self._plan.line(*more),
             stdin=asyncio.subprocess.PIPE,
             env={**os.environ, **self._plan.environments[index]},
             process_group=0,
+            pass_fds=fds,
         )
+
+    async def _wait_for(self, index: int, process: Process) -> int:
         self._running[index] = process
         self._log.info("process started", process=index, pid=process.pid)
         if self._stopping.is_set():

@@ -190,44 +190,56 @@ class Worker:
         burst: bool = False,
         pump: bool | None = None,
         signals: bool = True,
+        reports: int | None = None,
     ) -> Report:
         """Serve until a signal, `stop()`, or, with `burst`, until nothing is left.
 
         `queues`: only these, of those that have a handler. `pump`: instead of the setting. `signals`: SIGTERM and
-        SIGINT stop, a second one at once. Raises ConfigError, Unreachable, AuthenticationFailed, FenceRefused before
-        anything is claimed; a loop that dies of a bug raises its error.
+        SIGINT stop, a second one at once. `reports`: the socket, by its number, over which a supervisor of several
+        processes asks for probes and metrics; no port is opened then.
+
+        Raises ConfigError, Unreachable, AuthenticationFailed, FenceRefused before anything is claimed; a loop that dies
+        of a bug raises its error.
         """
         settings = settings or self._settings or load_settings()
         settings.require_url()
         bounds = self._chosen(queues, settings)
         if self._running is not None:
             raise ConfigError("worker: it runs already, expected one run at a time")
-        pumps = _pumps(settings, pump=pump)
         self._running = Run(
             settings,
             bounds,
             clock=self._clock,
-            pump=pumps,
+            pump=_pumps(settings, pump=pump),
             name=self._name,
             observe=self._observers,
             hooks=self._hooks,
             tracing=self.tracing,
+            measured=settings.http is not None or reports is not None,
         )
         try:
-            # A stop while it still connects, or enters the lifespan, ends it there: nothing is claimed by then.
-            with anyio.CancelScope() as starting:
-                self._running.starting(starting)
-                try:
-                    await self._running.connector.open()
-                    async with self._entered() as state:
-                        self._running.starting(None)
-                        return await self._running.run(state, burst=burst, signals=signals)
-                finally:
-                    with anyio.CancelScope(shield=True):
-                        await self._running.connector.aclose()
-            return Report()
+            if self._running.probe is None:
+                return await self._served(self._running, burst=burst, signals=signals)
+            from echomq_worker.probes.answering import answering
+
+            async with answering(self._running.probe, http=settings.http, reports=reports):
+                return await self._served(self._running, burst=burst, signals=signals)
         finally:
             self._running = None
+
+    async def _served(self, running: Run, *, burst: bool, signals: bool) -> Report:
+        # A stop while it still connects, or enters the lifespan, ends it there: nothing is claimed by then.
+        with anyio.CancelScope() as starting:
+            running.starting(starting)
+            try:
+                await running.connector.open()
+                async with self._entered() as state:
+                    running.starting(None)
+                    return await running.run(state, burst=burst, signals=signals)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await running.connector.aclose()
+        return Report()
 
     @asynccontextmanager
     async def _entered(self) -> AsyncIterator[Any]:

@@ -1,7 +1,7 @@
 """The command line: `echomq-worker`. This module maps what can go wrong to exit codes and one line on stderr.
 
 Source: issue "A worker that runs jobs", Daemon and CLI; user-needs 57, 92 to 95. Each command imports what it needs
-when it runs; `ping` needs next to nothing, for it is run every few seconds in every container.
+when it runs; `ping` and `health` need next to nothing, for they are run every few seconds in every container.
 """
 
 from __future__ import annotations
@@ -133,6 +133,12 @@ def _dispatch(arguments: list[str]) -> int:
         answered = quick_ping(arguments[1:])
         if answered is not None:
             return answered
+    if arguments[:1] == ["health"]:
+        from echomq_worker.cli.health import quick_health
+
+        code = quick_health(arguments[1:])
+        if code is not None:
+            return code
     from echomq_worker.cli.app import run_app
 
     return run_app(arguments)

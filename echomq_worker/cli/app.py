@@ -18,10 +18,11 @@ from echomq_worker.cli.events import events
 from echomq_worker.cli.flow import flow_app
 from echomq_worker.cli.job import job_app
 from echomq_worker.cli.lane import lane_app
-from echomq_worker.cli.ping import DEFAULT_TIMEOUT_MS, slow_ping
+from echomq_worker.cli.ping import DAY_MS, DEFAULT_TIMEOUT_MS, slow_ping
 from echomq_worker.cli.queue import queue_app
 from echomq_worker.cli.repeat import repeat_app
 from echomq_worker.cli.run import run
+from echomq_worker.errors import ConfigError
 
 # What typer raises for a wrong command line; which package it comes from depends on typer's version.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -53,6 +54,7 @@ def make_app() -> typer.Typer:
     app.command("acl", epilog="Example: echomq-worker acl worker --queue emails")(acl)
     app.command("conformance", epilog="Example: echomq-worker conformance --only retry --verbose")(conformance)
     app.command("ping", epilog="Example: echomq-worker ping --timeout-ms 1000")(ping)
+    app.command("health", epilog="Example: echomq-worker health --http 127.0.0.1:9000")(health)
     return app
 
 
@@ -113,3 +115,25 @@ def ping(
 ) -> None:
     """Ask the server for a pong. It is reachable, takes the login and has the wire version: for health checks."""
     slow_ping(url, timeout_ms)
+
+
+def health(
+    *,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http", metavar="HOST:PORT", help="Where the worker answers; wins over ECHOMQ_HTTP.", show_default=False
+        ),
+    ] = None,
+    url: Url = None,
+    live: Annotated[bool, typer.Option("--live", help="Ask whether it lives, not whether it works.")] = False,
+    timeout_ms: Annotated[
+        int, typer.Option("--timeout-ms", metavar="MS", help="The limit for connecting, and for the answer.")
+    ] = DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Ask the worker whether it works: 0 or 1, for containers. Without --http and ECHOMQ_HTTP the server is asked."""
+    from echomq_worker.cli.health import check as check_health
+
+    if not 0 < timeout_ms <= DAY_MS:
+        raise ConfigError(f"--timeout-ms={str(timeout_ms)[:40]}: expected an integer from 1 to {DAY_MS} (milliseconds)")
+    raise typer.Exit(check_health(http, url, timeout_ms, live=live))

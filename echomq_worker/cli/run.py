@@ -50,6 +50,12 @@ Processes = Annotated[int, typer.Option("--processes", metavar="N", min=1, max=_
 PumpHere = Annotated[
     bool | None, typer.Option("--pump/--no-pump", help="Fire repeats from here (ECHOMQ_PUMP).", show_default=False)
 ]
+Http = Annotated[
+    str | None,
+    typer.Option(
+        "--http", metavar="HOST:PORT", help="Answer probes and metrics there (ECHOMQ_HTTP).", show_default=False
+    ),
+]
 LogFormat = Annotated[
     str | None, typer.Option("--log-format", metavar="FORMAT", help="auto, console or json.", show_default=False)
 ]
@@ -71,8 +77,10 @@ def run(  # noqa: PLR0913 - one parameter per flag, that is how typer reads them
     processes: Processes = 1,
     pump: PumpHere = None,
     wire: WireMode = None,
+    http: Http = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
+    reports: Annotated[int | None, typer.Option("--reports", hidden=True)] = None,
     supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
 ) -> None:
     """Run the handlers of MODULE:ATTR until a signal comes.
@@ -86,7 +94,8 @@ def run(  # noqa: PLR0913 - one parameter per flag, that is how typer reads them
     split_target(target)
     if embedded and url is not None:
         raise ConfigError("--embedded and --url: expected one of them")
-    flags = {"concurrency": concurrency, "pump": pump, "wire": wire, "log_format": log_format, "log_level": log_level}
+    flags = {"concurrency": concurrency, "pump": pump, "wire": wire, "http": http}
+    flags |= {"log_format": log_format, "log_level": log_level}
     settings = settings_for(url, **flags)
     if not embedded:
         # Read here as well as where it is dialled: a wrong one is the only line then, and no process is started.
@@ -103,7 +112,7 @@ def run(  # noqa: PLR0913 - one parameter per flag, that is how typer reads them
         if processes > 1:
             code = _supervise(context.obj, settings, processes=processes, burst=burst, own_url=own_url)
         else:
-            code = _work(target, settings, queues=queue or (), burst=burst, supervised=supervised)
+            code = _work(target, settings, queues=queue or (), burst=burst, supervised=supervised, reports=reports)
     raise typer.Exit(code)
 
 
@@ -143,7 +152,9 @@ def _say_settings(settings: Settings) -> None:
     log.info("settings", **effective(settings))
 
 
-def _work(target: str, settings: Settings, *, queues: Sequence[str], burst: bool, supervised: bool) -> int:
+def _work(
+    target: str, settings: Settings, *, queues: Sequence[str], burst: bool, supervised: bool, reports: int | None
+) -> int:
     from echomq_worker.cli.load import load_worker
     from echomq_worker.supervisor import stop_with_parent
 
@@ -163,7 +174,7 @@ def _work(target: str, settings: Settings, *, queues: Sequence[str], burst: bool
         for number in SIGNALS:
             loop.add_signal_handler(number, worker.stop)
         try:
-            report = await worker.run(settings, queues=tuple(queues), burst=burst, signals=True)
+            report = await worker.run(settings, queues=tuple(queues), burst=burst, signals=True, reports=reports)
         finally:
             left.update(await _left_behind())
         return report.exit_code
@@ -222,14 +233,15 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def child_command(arguments: Sequence[str]) -> list[str]:
-    """The command of one child: our own arguments as they were given, so that every flag reaches it.
+def child_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The command of one child, and what stands behind its options: our own arguments as they were given, so that every
+    flag reaches it.
 
     What is added comes last among the options and wins: one process, no server of its own, an eye on the parent.
     """
     added = ["--processes", "1", "--no-embedded", "--supervised"]
     cut = list(arguments).index("--") if "--" in arguments else len(arguments)
-    return [sys.executable, "-m", "echomq_worker", *arguments[:cut], *added, *arguments[cut:]]
+    return [sys.executable, "-m", "echomq_worker", *arguments[:cut], *added], list(arguments[cut:])
 
 
 def child_environments(settings: Settings, processes: int, *, own_url: str | None) -> list[dict[str, str]]:
@@ -247,14 +259,24 @@ def _supervise(
 ) -> int:
     from echomq_worker.supervisor import Plan, Supervisor
 
+    command, tail = child_command(arguments)
     plan = Plan(
-        command=child_command(arguments),
+        command=command,
+        tail=tail,
         environments=child_environments(settings, processes, own_url=own_url),
         grace_ms=settings.grace_ms,
         burst=burst,
     )
 
     async def main() -> int:
-        return await Supervisor(plan).run()
+        if settings.http is None:
+            return await Supervisor(plan).run()
+        from echomq_worker import __version__
+        from echomq_worker.probes.fleet import Fleet
+        from echomq_worker.probes.http import serving
+
+        fleet = Fleet(processes, about={"version": __version__, "wire_version": settings.wire_version})
+        async with serving(settings.http, fleet):
+            return await Supervisor(plan, fleet=fleet).run()
 
     return asyncio.run(main())

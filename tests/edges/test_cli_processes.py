@@ -156,7 +156,7 @@ def test_processes_share_an_embedded_server(folder: Path) -> None:
 CHILD = """
 import json, os, signal, sys, time
 def say(**fields):
-    print(json.dumps(fields), flush=True)
+    print(json.dumps(fields) + "\\n", end="", flush=True)
 def asked(*_):
     say(event="asked")
     if sys.argv[1] == "polite":

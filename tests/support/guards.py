@@ -70,6 +70,8 @@ def blocking_refused() -> Iterator[BlockBuster]:
         function.can_block_in("echomq_worker/cron.py", {"_zone"})
         # A log that nobody has set up shows a trace with the lines of the source.
         function.can_block_in("rich/traceback.py", {"__rich_console__", "_render_stack", "extract"})
+        # The kernel's own memory, no disk.
+        function.can_block_in("echomq_worker/probes/probe.py", {"_resident"})
         # When a connector is made, as the certificates themselves are read.
         function.can_block_in("echomq_worker/endpoint.py", {"_check_files"})
     # Held for the few instructions of one mint, by threads and loop alike.

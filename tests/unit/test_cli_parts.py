@@ -29,6 +29,7 @@ from echomq_worker.errors import (
     Unreachable,
 )
 from echomq_worker.settings import load_settings
+from echomq_worker.supervisor import Plan
 
 
 @pytest.mark.parametrize(
@@ -211,8 +212,11 @@ def test_every_argument_reaches_the_child() -> None:
     added = ["--processes", "1", "--no-embedded", "--supervised"]
     mine = ["run", "app:worker", "--queue", "a", "--processes", "4", "--burst"]
 
-    assert child_command(mine) == [sys.executable, "-m", "echomq_worker", *mine, *added]
-    assert child_command(["run", "--burst", "--", "app:worker"])[3:] == ["run", "--burst", *added, "--", "app:worker"]
+    assert child_command(mine) == ([sys.executable, "-m", "echomq_worker", *mine, *added], [])
+    command, tail = child_command(["run", "--burst", "--", "app:worker"])
+    assert (command[3:], tail) == (["run", "--burst", *added], ["--", "app:worker"])
+    plan = Plan(command=command, tail=tail, environments=[{}], grace_ms=0)
+    assert plan.line("--reports", "7")[3:] == ["run", "--burst", *added, "--reports", "7", "--", "app:worker"]
 
 
 def test_children_get_the_embedded_url_and_node_ids_of_their_own() -> None:

@@ -37,6 +37,7 @@ DEFAULTS = {
     "connect_timeout_ms": 5_000,
     "command_timeout_ms": 5_000,
     "pool_size": 4,
+    "http": None,
     "node_id": None,
     "log_format": "auto",
     "log_level": "info",

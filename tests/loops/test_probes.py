@@ -1,0 +1,369 @@
+"""Probes and metrics of one worker: what its port says in every state, and that its numbers are those of a count."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from echomq_worker.connector import connect
+from echomq_worker.errors import ConfigError
+from echomq_worker.job import Job
+from echomq_worker.jobs import Jobs
+from echomq_worker.lanes import Lanes
+from echomq_worker.verdict import Delay, Reject
+from echomq_worker.worker import Worker
+from tests.support.http import Page, free_port, one, page, scrape
+from tests.support.proxy import Proxy
+from tests.support.running import running
+from tests.support.valkey import ValkeyServer
+from tests.support.waiting import wait_until
+
+BEAT_MS = 200
+
+
+def a_worker() -> Worker:
+    """What its one handler does stands in the payload."""
+    worker = Worker()
+
+    @worker.handler("q", max_attempts=2, retry=1)
+    async def work(job: Job) -> None:
+        if job.payload == b"fails":
+            raise ValueError("x")
+        if job.payload == b"delays" and job.attempts == 1:
+            raise Delay(0)
+        if job.payload == b"rejects":
+            raise Reject("never")
+        if job.payload == b"waits":
+            await asyncio.sleep(60)
+
+    return worker
+
+
+@asynccontextmanager
+async def answering(worker: Worker, url: str, **changes: Any) -> AsyncIterator[int]:
+    """The worker runs, and is ready; yields its port."""
+    port = free_port()
+    async with running(worker, url, http=f"127.0.0.1:{port}", beat_ms=BEAT_MS, **changes):
+        await wait_until(lambda: worker.readiness().ready, "it is ready", 10)
+        yield port
+
+
+async def why(port: int) -> str | None:
+    """Why /readyz is red; None where it is green. A probe that gets no answer says so."""
+    found = await page(port, "/readyz")
+    if found is None:
+        return "nobody listens"
+    assert found.status == (200 if found.json["why"] is None else 503)
+    reason: str | None = found.json["why"]
+    return reason
+
+
+async def test_what_stands_on_the_pages(url: str) -> None:
+    """Green with every queue; the wire version; no page besides, and nothing that could be changed."""
+    async with answering(a_worker(), url) as port:
+        ready, live, metrics = [await page(port, path) for path in ("/readyz", "/livez", "/metrics")]
+        assert ready is not None
+        assert live is not None
+        assert metrics is not None
+        assert (ready.status, ready.json["ready"], ready.json["why"]) == (200, True, None)
+        assert [queue["queue"] for queue in ready.json["queues"]] == ["q"]
+        assert ready.json["wire_version"] == live.json["wire_version"] == "echomq:3.0.0"
+        assert (live.status, live.json["alive"]) == (200, True)
+        assert metrics.kind.startswith("text/plain")
+        assert "# TYPE echomq_jobs_total counter" in metrics.text
+        assert (await page(port, "/")) == Page(404, "Not Found", "text/plain; charset=utf-8")
+
+
+async def test_metrics_equal_a_hand_count(url: str, raw: Redis) -> None:
+    """Every outcome, the runs, the waits, what stands where on the server, lanes included.
+
+    Reports 110 (taskiq-python/taskiq#590) and 119 (tobymao/saq#276).
+    """
+    worker = a_worker()
+    async with connect(url) as connector, answering(worker, url) as port:
+        jobs = Jobs(connector)
+        await jobs.enqueue_many("q", [b"done"] * 7 + [b"fails"] * 3 + [b"delays"] * 2 + [b"rejects"] * 4)
+        await jobs.enqueue_in("q", b"later", 3_600_000)
+
+        async def ended() -> bool:
+            counts = await scrape(port)
+            kinds = ("completed", "dead")
+            return sum(one(counts, "echomq_jobs_total", queue="q", outcome=kind) for kind in kinds) == 16
+
+        await wait_until(ended, "all have ended", 20)
+        # The queues are read once a second at most.
+        await wait_until(lambda: _scraped(port, "echomq_queue_jobs", 7, queue="q", state="dead"), "it is read", 10)
+        found = await scrape(port)
+        outcomes = {
+            kind: one(found, "echomq_jobs_total", queue="q", outcome=kind)
+            for kind in ("completed", "retried", "delayed", "dead", "buried", "lost", "stale", "gone", "refused")
+        }
+        assert outcomes == {
+            "completed": 9,
+            "retried": 3,
+            "delayed": 2,
+            "dead": 7,
+            **dict.fromkeys(("buried", "lost", "stale", "gone", "refused"), 0),
+        }
+        runs = 7 + 6 + 4 + 4
+        assert one(found, "echomq_jobs_started_total", queue="q") == runs
+        assert one(found, "echomq_job_duration_seconds_count", queue="q") == runs
+        assert one(found, "echomq_job_duration_seconds_bucket", queue="q", le="+Inf") == runs
+        assert one(found, "echomq_job_wait_seconds_count", queue="q") == 16
+        states = {
+            state: one(found, "echomq_queue_jobs", queue="q", state=state)
+            for state in ("pending", "active", "scheduled", "dead")
+        }
+        assert states == {"pending": 0, "active": 0, "scheduled": 1, "dead": 7}
+        assert one(found, "echomq_queue_completed_total", queue="q") == 9
+        assert one(found, "echomq_queue_died_total", queue="q") == 7
+        assert one(found, "echomq_connections", purpose="commands") == 1
+        assert one(found, "echomq_ready") == one(found, "echomq_server_up") == 1
+        assert one(found, "echomq_beats_total", queue="q", loop="consumer") > 0
+        assert one(found, "echomq_event_loop_lag_seconds_count") > 0
+
+
+async def _scraped(port: int, name: str, value: float, **labels: str) -> bool:
+    return (await scrape(port)).get((name, frozenset(labels.items()))) == value
+
+
+async def test_what_is_ready_counts_lanes_and_leaves_out_the_schedule(url: str) -> None:
+    """The number for an autoscaler is what could be claimed now; each lane is told by its name."""
+    worker = a_worker()
+    async with connect(url) as connector:
+        lanes, group = Lanes(connector), Lanes.group_for("tenant")
+        await Jobs(connector).enqueue_in("q", b"later", 3_600_000)
+        await lanes.limit("q", group, 1)
+        for _ in range(4):
+            await lanes.enqueue("q", group, b"waits")
+        async with answering(worker, url, grace_ms=0) as port:
+            label = {"queue": "q", "lane": group}
+            await wait_until(
+                lambda: _scraped(port, "echomq_lane_jobs", 1, **label, state="active"), "one of the lane runs", 20
+            )
+            found = await scrape(port)
+            assert one(found, "echomq_queue_ready_jobs", queue="q") == 3
+            assert one(found, "echomq_lane_jobs", **label, state="pending") == 3
+            assert one(found, "echomq_queue_lanes", queue="q") == 1
+            assert one(found, "echomq_queue_oldest_pending_age_seconds", queue="q") > 0
+            assert one(found, "echomq_jobs_running", queue="q") == one(found, "echomq_leases_held") == 1
+            assert one(found, "echomq_slots", queue="q") == 10
+
+
+async def test_leases_that_were_extended_are_counted(url: str) -> None:
+    """By the keeper, for as long as the handler runs; its connection is one more."""
+    worker = a_worker()
+    async with connect(url) as connector, answering(worker, url, lease_ms=500, grace_ms=0) as port:
+        await Jobs(connector).enqueue("q", b"waits")
+
+        async def extended() -> bool:
+            found = await scrape(port)
+            twice = one(found, "echomq_lease_extensions_total") >= 2
+            return twice and one(found, "echomq_connections", purpose="leases") == 1
+
+        await wait_until(extended, "its lease was extended twice", 20)
+
+
+# ------------------------------------------------------------------------------------------------ red and green
+
+
+Break = Callable[[Proxy], Any]
+
+
+async def _refused(proxy: Proxy) -> None:
+    await proxy.refuse()
+    proxy.reset()
+
+
+async def _stalled(proxy: Proxy) -> None:
+    proxy.stall()
+
+
+@pytest.mark.parametrize("breaks", [_refused, _stalled])
+async def test_it_is_red_within_three_beats_of_an_outage_and_green_again_by_itself(
+    server: ValkeyServer, url: str, breaks: Break
+) -> None:
+    """A server that is gone, and connections that stand still without an end. The process lives on all the while.
+
+    Report 100 (celery/celery#4079).
+    """
+    # A silent connection is late before it is given up.
+    worker, limits = a_worker(), {"command_timeout_ms": 5 * BEAT_MS, "connect_timeout_ms": 500}
+    async with Proxy(server.port) as proxy, answering(worker, proxy.url, **limits) as port:
+        await breaks(proxy)
+        begun = time.monotonic()
+        reason = await wait_until(lambda: why(port), "it is red", 20) or ""
+        took_ms = (time.monotonic() - begun) * 1000
+        # A look of our own takes some time too, more on a machine that does other things.
+        assert took_ms <= 3 * BEAT_MS + 1_000, reason
+        assert reason.startswith(("degraded", "no good beat"))
+        live = await page(port, "/livez")
+        assert live is not None
+        assert live.status == 200
+        counts = await scrape(port)
+        assert one(counts, "echomq_ready") == 0
+        await proxy.accept()
+        proxy.flow()
+        await wait_until(lambda: _is_green(port), "it is green again", 30)
+        await wait_until(lambda: _scraped(port, "echomq_server_up", 1), "the queues are read again", 30)
+
+
+async def _is_green(port: int) -> bool:
+    return await why(port) is None
+
+
+async def test_an_outage_is_counted(server: ValkeyServer, url: str) -> None:
+    """How often and how long, one that lasts included; while the queues cannot be read there are no numbers of them."""
+    worker = a_worker()
+    async with Proxy(server.port) as proxy, answering(worker, proxy.url) as port:
+        await _refused(proxy)
+        await wait_until(lambda: _scraped(port, "echomq_degraded", 1), "it is degraded", 10)
+        await wait_until(lambda: _scraped(port, "echomq_server_up", 0), "the queues cannot be read", 10)
+        found = await scrape(port)
+        assert one(found, "echomq_outages_total") == 1
+        assert one(found, "echomq_degraded_seconds_total") > 0
+        assert not [name for name, _ in found if name.startswith("echomq_queue_")]
+        await proxy.accept()
+        await wait_until(lambda: _scraped(port, "echomq_degraded", 0), "it is over", 30)
+        lasted = one(await scrape(port), "echomq_degraded_seconds_total")
+        assert one(await scrape(port), "echomq_degraded_seconds_total") == lasted
+
+
+async def test_a_drain_is_red_at_once_and_answers_to_the_end(url: str) -> None:
+    """While a job still runs the port says why; afterwards nobody listens."""
+    worker = a_worker()
+    async with connect(url) as connector, answering(worker, url, grace_ms=1_000) as port:
+        await Jobs(connector).enqueue("q", b"waits")
+        await wait_until(lambda: _scraped(port, "echomq_jobs_running", 1, queue="q"), "it runs", 10)
+        worker.stop()
+        assert await why(port) == "draining"
+        live = await page(port, "/livez")
+        assert live is not None
+        assert live.status == 200
+    assert await why(port) == "nobody listens"
+
+
+async def test_it_answers_before_the_worker_has_begun(url: str) -> None:
+    """A long start of the application is alive, and not ready."""
+    worker, port, go_on = a_worker(), free_port(), asyncio.Event()
+
+    @worker.lifespan
+    async def slow() -> AsyncIterator[None]:
+        await go_on.wait()
+        yield
+
+    async with running(worker, url, http=f"127.0.0.1:{port}"):
+        await wait_until(lambda: _says(port, "not started"), "it has not started", 10)
+        live = await page(port, "/livez")
+        assert live is not None
+        assert live.status == 200
+        go_on.set()
+        await wait_until(lambda: _is_green(port), "it has started", 10)
+
+
+async def _says(port: int, reason: str) -> bool:
+    return await why(port) == reason
+
+
+# ------------------------------------------------------------------------------------------------ the surroundings
+
+
+async def test_without_http_nothing_listens_and_nothing_is_counted(url: str) -> None:
+    """No observer, so no time stamps; nothing of it is even imported."""
+    worker = a_worker()
+    async with running(worker, url):
+        await wait_until(lambda: worker.readiness().ready, "it is ready", 10)
+        assert worker._running is not None
+        assert worker._running.probe is None
+        assert all(station.journal._observers is None for station in worker._running._stations)
+        assert not [task for task in asyncio.all_tasks() if task.get_name() in {"http", "lag", "depths"}]
+
+
+async def test_an_address_that_is_taken_is_told(url: str) -> None:
+    """Before anything is connected or claimed: a wrong setting."""
+    async with answering(a_worker(), url) as port:
+        for at, said in ((f"127.0.0.1:{port}", "in use"), ("192.0.2.1:80", "assign"), ("no.such.host.invalid:1", "")):
+            with pytest.raises(ConfigError, match=rf"--http {at}: .*{said}.*expected"):
+                async with running(a_worker(), url, http=at):
+                    pass
+
+
+@pytest.mark.parametrize("missing", ["uvicorn", "starlette.applications"])
+async def test_an_extra_that_is_missing_is_named(url: str, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    """The port needs one, and the line says how to install it."""
+    monkeypatch.setitem(__import__("sys").modules, missing, None)
+    with pytest.raises(
+        ConfigError, match=r"extra web, .* is not installed: pip install 'echomq-worker\[web,metrics\]'"
+    ):
+        async with running(a_worker(), url, http="127.0.0.1:0"):
+            pass
+
+
+async def test_probes_need_no_prometheus(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without the extra there are no metrics; the page and one line at the start say which it is."""
+    modules = __import__("sys").modules
+    monkeypatch.setitem(modules, "prometheus_client", None)
+    monkeypatch.delitem(modules, "echomq_worker.probes.exposition", raising=False)
+    with caplog.at_level(logging.WARNING, "echomq_worker.probes.http"):
+        async with answering(a_worker(), url) as port:
+            assert await why(port) is None
+            found = await page(port, "/metrics")
+            assert found is not None
+            assert (found.status, "echomq-worker[web,metrics]" in found.text) == (501, True)
+    assert [record for record in caplog.records if "no metrics" in record.message]
+
+
+async def test_observers_of_the_user_hear_the_same(url: str) -> None:
+    """Metrics beside them: every function is told as without."""
+    worker, told = a_worker(), list[str]()
+    worker.observe(lambda event: told.append(type(event).__name__))
+    async with connect(url) as connector, answering(worker, url) as port:
+        await Jobs(connector).enqueue("q", b"done")
+        await wait_until(lambda: told == ["Started", "Completed"], "they are told", 10)
+        await wait_until(
+            lambda: _scraped(port, "echomq_jobs_total", 1, queue="q", outcome="completed"), "and it is counted", 10
+        )
+
+
+async def test_the_registry_is_our_own(url: str) -> None:
+    """What an application keeps in the library's global one is not shown, and none of ours is put there."""
+    import prometheus_client
+
+    mine = prometheus_client.Counter("of_the_application", "Its own.")
+    try:
+        async with answering(a_worker(), url) as port:
+            found = await page(port, "/metrics")
+            assert found is not None
+            assert "of_the_application" not in found.text
+            assert b"echomq_" not in prometheus_client.generate_latest()
+    finally:
+        prometheus_client.REGISTRY.unregister(mine)
+
+
+async def test_a_server_that_permits_too_little_is_told_once(
+    own_server: Callable[..., ValkeyServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker's user needs three more commands for it: `acl worker --also metrics`."""
+    from echomq_worker import acl
+
+    server = own_server()
+    admin: Any = server.admin
+    admin.set("{emq}:version", "echomq:3.0.0")
+    for user, also in (("without", ()), ("with", ("metrics",))):
+        admin.execute_command("ACL", "SETUSER", user, *acl.rules(["worker"], ["q"], also=also), ">pass")
+    for user, up in (("without", 0), ("with", 1)):
+        url = f"redis://{user}:pass@127.0.0.1:{server.port}/0"
+        with caplog.at_level(logging.WARNING, "echomq_worker"):
+            async with answering(a_worker(), url, log_level="warning") as port:
+                await wait_until(lambda up=up, port=port: _scraped(port, "echomq_server_up", up), f"{user}: {up}", 10)  # type: ignore[misc]  # of this round
+                await scrape(port)
+    assert len([record for record in caplog.records if "queues cannot be read" in record.message]) == 1
