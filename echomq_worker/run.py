@@ -205,7 +205,7 @@ class Run:
                 for station in stations:
                     station.start(loops)
                 if burst:
-                    loops.start_soon(self._watch_burst, stations, name="burst")
+                    loops.start_soon(self._watch_burst, name="burst")
                 await self._stopped.wait()
                 asked_ms = self._clock.monotonic_ms()
                 for station in stations:
@@ -376,12 +376,17 @@ class Run:
                 self._log.info("signal", name=number.name, again=self._stopped.is_set())
                 self.stop()
 
-    async def _watch_burst(self, stations: Sequence[Station]) -> None:
+    async def exhausted(self, horizon_ms: int) -> bool:
+        """Whether nothing is left to do for `horizon_ms`; False before the loops are there. Raises WireError."""
+        # Twice: a report may have gone from a queue that was not empty yet to one that was looked at before it.
+        looks = [await station.exhausted(horizon_ms) for _ in range(2) for station in self._stations]
+        return bool(looks) and all(looks)
+
+    async def _watch_burst(self) -> None:
         while not self._stopped.is_set():
             await self._clock.sleep_ms(_BURST_LOOK_MS)
             try:
-                # Twice: a report may have gone from a queue that was not empty yet to one that was looked at before it.
-                if all([await station.exhausted(BURST_HORIZON_MS) for _ in range(2) for station in stations]):
+                if await self.exhausted(BURST_HORIZON_MS):
                     self.stop()
             except WireError:
                 continue  # the loops say so

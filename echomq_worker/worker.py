@@ -6,8 +6,8 @@ environment or opened before `run`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import anyio
@@ -233,7 +233,7 @@ class Worker:
             running.starting(starting)
             try:
                 await running.connector.open()
-                async with self._entered() as state:
+                async with self.entered() as state:
                     running.starting(None)
                     return await running.run(state, burst=burst, signals=signals)
             finally:
@@ -241,8 +241,29 @@ class Worker:
                     await running.connector.aclose()
         return Report()
 
+    async def exhausted(self, horizon_ms: int) -> bool:
+        """Whether a run has nothing left to do: nothing in hand, nothing that can be claimed, nothing due within
+        `horizon_ms`. False without a run. Raises WireError, ServerError.
+        """
+        return self._running is not None and await self._running.exhausted(horizon_ms)
+
+    @property
+    def settings(self) -> Settings | None:
+        """What it was made with instead of the environment's."""
+        return self._settings
+
+    @contextmanager
+    def override_lifespan(self, state: object) -> Iterator[None]:
+        """For tests: while the block lasts, handlers share `state`, and the lifespan is not entered."""
+        before, self._lifespan = self._lifespan, lambda: nullcontext(state)
+        try:
+            yield
+        finally:
+            self._lifespan = before
+
     @asynccontextmanager
-    async def _entered(self) -> AsyncIterator[Any]:
+    async def entered(self) -> AsyncIterator[Any]:
+        """The lifespan, for the length of a block; what it yields, None where there is none."""
         if self._lifespan is None:
             yield None
             return
