@@ -17,6 +17,7 @@ FROM python:3.12-slim-bookworm AS build
 WORKDIR /src
 COPY pyproject.toml README.md CHANGELOG.md LICENSE ./
 COPY lua ./lua
+COPY native ./native
 COPY echomq_worker ./echomq_worker
 # Ours and every dependency as wheels, so that the last stage needs no network and no compiler.
 RUN pip wheel --no-cache-dir --wheel-dir /wheels '.[fast]'

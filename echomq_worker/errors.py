@@ -45,6 +45,14 @@ class NoTwin(ConfigError):
         return f"wire 6: no command for {self.verb}, a script alone: expected ECHOMQ_WIRE=auto, or 4"
 
 
+class BuildFailed(EchoMQError):
+    """The compiler did not take the module's sources."""
+
+
+class NotBuilt(EchoMQError):
+    """The module was not built yet, or of other sources."""
+
+
 class WireError(EchoMQError):
     """The transport failed. Whether to send again is the caller's decision, verb by verb."""
 

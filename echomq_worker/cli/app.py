@@ -18,6 +18,7 @@ from echomq_worker.cli.events import events
 from echomq_worker.cli.flow import flow_app
 from echomq_worker.cli.job import job_app
 from echomq_worker.cli.lane import lane_app
+from echomq_worker.cli.native import native_app
 from echomq_worker.cli.ping import DAY_MS, DEFAULT_TIMEOUT_MS, slow_ping
 from echomq_worker.cli.queue import queue_app
 from echomq_worker.cli.repeat import repeat_app
@@ -49,6 +50,7 @@ def make_app() -> typer.Typer:
     app.add_typer(dead_app(), name="dead")
     app.add_typer(lane_app(), name="lane")
     app.add_typer(flow_app(), name="flow")
+    app.add_typer(native_app(), name="native")
     app.command("events", epilog="Example: echomq-worker events emails --json | jq .event")(events)
     app.command("check", epilog="Example: echomq-worker check app:worker")(check)
     app.command("acl", epilog="Example: echomq-worker acl worker --queue emails")(acl)

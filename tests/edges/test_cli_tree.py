@@ -68,10 +68,13 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "lane reap": (QUEUE, GROUP),
     "flow add": ("missing.json",),
     "flow show": (QUEUE, ID),
+    "native build": (),
+    "native path": (),
 }
 # By what the help calls a value. Of a name, its own name is shown too where the word stands for several kinds.
 WRONG: dict[str, tuple[str, ...]] = {
     "CRON": ("0 3 * *", "0 25 * * *", "0 0 31 2 *", "daily", ""),
+    "DIR": ("", "/dev/null"),
     "EVERY_MS": ("0", "-5", "often"),
     "FILE": ("missing.json", "."),
     "FORMAT": ("xml",),

@@ -106,7 +106,7 @@ def test_the_gates_can_fail() -> None:
 
 
 def test_the_built_package_holds_every_script(tmp_path: Path) -> None:
-    """A wheel made from the source archive has all Lua as files, includes too, the typing marker and the program."""
+    """A wheel made from the source archive has all Lua and C, includes too, the typing marker and the program."""
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(PROJECT)]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
@@ -114,15 +114,18 @@ def test_the_built_package_holds_every_script(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         scripts = {path.relative_to(PROJECT / "lua"): path.read_bytes() for path in (PROJECT / "lua").rglob("*.lua")}
         assert {path.parent.name for path in scripts} == {"", "include"}
+        sources = {path.name: path.read_bytes() for path in (PROJECT / "native").glob("*.[ch]")}
+        assert {name: archive.read(f"echomq_worker/native/{name}") for name in sources} == sources
         packed = {path: archive.read(f"echomq_worker/lua/{path}") for path in scripts}
         names = archive.namelist()
         entry_points = archive.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
     assert packed == scripts
-    assert "echomq_worker/py.typed" in names
+    assert {"echomq_worker/py.typed", "echomq_worker/native/Makefile"} <= set(names)
     assert "echomq-worker = echomq_worker.cli:main" in entry_points
-    assert not [name for name in names if name.startswith("tests/") or name.endswith(".pyc")]
+    assert not [name for name in names if name.startswith("tests/") or name.endswith((".pyc", ".so"))]
 
 
 def test_scripts_are_found_where_the_package_is() -> None:
-    """The link into the package leads to the scripts of the source tree."""
+    """The links into the package lead to the scripts and the C sources of the source tree."""
     assert (PROJECT / "echomq_worker" / "lua").resolve() == PROJECT / "lua"
+    assert (PROJECT / "echomq_worker" / "native").resolve() == PROJECT / "native"
