@@ -20,7 +20,7 @@ from echomq_worker.jobs import Jobs
 
 QUEUE = "bench"
 # What the package demands, as a process that only imports it.
-_IMPORTS = "import redis.asyncio, hiredis, anyio, structlog, pydantic_settings; print(open('/proc/self/status').read())"
+IMPORTS = "import redis.asyncio, hiredis, anyio, structlog, pydantic_settings; print(open('/proc/self/status').read())"
 
 
 def rss_mb(status: str) -> float:
@@ -88,7 +88,7 @@ def main() -> None:
     options.add_argument("--jobs", type=int, default=1_000, help="done before it idles")
     options.add_argument("--runs", type=int, default=3)
     given = options.parse_args()
-    done = subprocess.run([sys.executable, "-c", _IMPORTS], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
     figures: dict[str, object] = {"imports_only_rss_mb": round(rss_mb(done.stdout), 1)}
     for queues in (1, 50):
         rows = [asyncio.run(run(queues, given.seconds, given.jobs)) for _ in range(given.runs)]

@@ -10,12 +10,11 @@ from contextlib import asynccontextmanager
 
 from echomq_worker.address import Kind
 from echomq_worker.clock import Clock
-from echomq_worker.cluster import ClusterConnector
 from echomq_worker.endpoint import Endpoint
 from echomq_worker.single import Connector, Wire
 from echomq_worker.twins import SCRIPTS, Spoken
 
-__all__ = ["ClusterConnector", "Connector", "Spoken", "Wire", "connect", "make_connector"]
+__all__ = ["Connector", "Spoken", "Wire", "connect", "make_connector"]
 
 
 def make_connector(
@@ -33,8 +32,7 @@ def make_connector(
     Raises ConfigError for a URL, timeout or wire that cannot be used.
     """
     endpoint = Endpoint.parse(url)
-    kind = ClusterConnector if endpoint.address.kind is Kind.CLUSTER else Connector
-    return kind(
+    return _kind(endpoint.address.kind)(
         endpoint,
         wire_version=wire_version,
         connect_timeout_ms=connect_timeout_ms,
@@ -43,6 +41,15 @@ def make_connector(
         name=name,
         wire=wire,
     )
+
+
+def _kind(kind: Kind) -> type[Connector]:
+    if kind is not Kind.CLUSTER:
+        return Connector
+    # A worker's memory is counted, and most have one server.
+    from echomq_worker.cluster import ClusterConnector
+
+    return ClusterConnector
 
 
 @asynccontextmanager

@@ -23,7 +23,7 @@ MARGIN_MS = 1_900
 # Who was handed a token claims, and is back within a round trip or two: so long the others' BLPOP waits for it, which
 # costs less than one without it that has to be ended again.
 _BACK_S = 0.001
-# Who begins to wait may have claimed something just now: its handlers begin first, which takes so many turns of the loop.
+# Who begins to wait may have claimed something just now: its handlers begin first, so many turns of the loop later.
 _TURNS = 2
 # A token for somebody who is away waits for it; then others may have it: it may have no use for one.
 _OWED_S = 0.02

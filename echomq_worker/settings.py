@@ -7,7 +7,6 @@ over the default; what a handler sets for itself wins over all three, in the wor
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
@@ -181,17 +180,25 @@ def unknown_variables(environ: Iterable[str] | None = None) -> list[str]:
     warnings = []
     for name in sorted(os.environ if environ is None else environ):
         if name.upper().startswith(PREFIX) and name.upper().removeprefix(PREFIX) not in known:
-            near = difflib.get_close_matches(name.upper().removeprefix(PREFIX), known, n=1)
+            near = _near(name.upper().removeprefix(PREFIX), known)
             hint = f"did you mean {PREFIX}{near[0]}?" if near else "it is ignored"
             warnings.append(f"{_shown(name, quotes=False)} is not a setting: {hint}")
     return warnings
+
+
+def _near(name: str, names: Iterable[str]) -> list[str]:
+    """The name that is most like it, if one is."""
+    # Only who has mistyped something needs it.
+    import difflib
+
+    return difflib.get_close_matches(name, list(names), n=1)
 
 
 def _line(data: object, detail: ErrorDetails) -> str:
     name = str(detail["loc"][0]) if detail["loc"] else ""
     field = Settings.model_fields.get(name)
     if field is None:
-        near = difflib.get_close_matches(name, list(Settings.model_fields), n=1)
+        near = _near(name, Settings.model_fields)
         return f"{name}: no such setting" + (f", did you mean {near[0]}?" if near else "")
     raw = data.get(name) if isinstance(data, dict) else None
     shown = "" if name == "url" else f"={_shown(raw)}"

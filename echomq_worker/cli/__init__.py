@@ -139,6 +139,12 @@ def _dispatch(arguments: list[str]) -> int:
         code = quick_health(arguments[1:])
         if code is not None:
             return code
+    if arguments[:1] == ["run"]:
+        from echomq_worker.cli.shape import add_run, bare_app, carry_out
+
+        daemon = bare_app()
+        add_run(daemon)
+        return carry_out(daemon, arguments)
     from echomq_worker.cli.app import run_app
 
     return run_app(arguments)

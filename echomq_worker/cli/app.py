@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from echomq_worker.cli import Exit, say_error
 from echomq_worker.cli.acl import acl
 from echomq_worker.cli.check import check
 from echomq_worker.cli.common import Url
@@ -22,26 +21,14 @@ from echomq_worker.cli.native import native_app
 from echomq_worker.cli.ping import DAY_MS, DEFAULT_TIMEOUT_MS, slow_ping
 from echomq_worker.cli.queue import queue_app
 from echomq_worker.cli.repeat import repeat_app
-from echomq_worker.cli.run import run
+from echomq_worker.cli.shape import add_run, bare_app, carry_out
 from echomq_worker.errors import ConfigError
-
-# What typer raises for a wrong command line; which package it comes from depends on typer's version.
-_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 def make_app() -> typer.Typer:
     """All commands."""
-    app = typer.Typer(
-        name="echomq-worker",
-        help="A worker for EchoMQ job queues on Valkey.",
-        epilog="ECHOMQ_URL, such as redis://localhost:6379/0, is the server.",
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    )
-    app.callback(invoke_without_command=True)(_root)
-    app.command("run", epilog="Example: echomq-worker run app:worker --processes 2")(run)
+    app = bare_app()
+    add_run(app)
     app.command("demo", epilog="Example: echomq-worker demo")(demo)
     app.command("enqueue", epilog="""Example: echomq-worker enqueue emails '{"to": "ada@example.com"}'""")(enqueue)
     app.add_typer(repeat_app(), name="repeat")
@@ -61,44 +48,8 @@ def make_app() -> typer.Typer:
 
 
 def run_app(arguments: Sequence[str]) -> int:
-    """Run one command line; a wrong one is a line on stderr and 2. Errors of ours are raised."""
-    command = typer.main.get_command(make_app())
-    try:
-        answer = command.main(
-            args=list(arguments), prog_name="echomq-worker", standalone_mode=False, obj=tuple(arguments)
-        )
-    except _UsageError as error:
-        say_error(f"{_said(error)} (see echomq-worker {_where(error)}--help)")
-        return Exit.USAGE
-    except typer.Abort:
-        return Exit.INTERRUPTED
-    return answer if isinstance(answer, int) else Exit.OK
-
-
-def _said(error: Exception) -> str:
-    told = getattr(error, "format_message", None)
-    return str(told() if callable(told) else error).rstrip(".")
-
-
-def _where(error: Exception) -> str:
-    path = getattr(getattr(error, "ctx", None), "command_path", "")
-    inner = path.removeprefix("echomq-worker").strip()
-    return f"{inner} " if inner else ""
-
-
-def _root(
-    context: typer.Context,
-    *,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-) -> None:
-    if version:
-        from echomq_worker import __version__
-
-        typer.echo(__version__)
-        raise typer.Exit(Exit.OK)
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit(Exit.USAGE)
+    """Run one command line; see `carry_out`."""
+    return carry_out(make_app(), arguments)
 
 
 def demo() -> None:
