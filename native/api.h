@@ -24,6 +24,8 @@ enum { ZADD_XX = 1 << 0, ZADD_GT = 1 << 5 };
 enum { CONTEXT_CLUSTER = 1 << 5 };
 enum { NOTIFY_GENERIC = 1 << 2, NOTIFY_STRING = 1 << 3, NOTIFY_LIST = 1 << 4, NOTIFY_HASH = 1 << 6, NOTIFY_ZSET = 1 << 7 };
 
+/* Flag of HashGet: asks whether the field is there, not for its value. */
+enum { HASH_EXISTS = 1 << 3 };
 /* As a value for HashSet: the field is deleted. */
 #define FIELD_DELETE ((Str *)(intptr_t)1)
 #define WRONGTYPE "WRONGTYPE Operation against a key holding the wrong kind of value"

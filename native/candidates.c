@@ -10,21 +10,28 @@ typedef enum { UNSEEN, TAKE, PASS, BURY, DROP, MOVE } Judgement;
 /* A member and its row. */
 typedef struct {
     Str *id, *key;
+    Key *open; /* the row */
     Str *attempts, *payload, *state, *group, *held, *crashes, *failures, *cancel, *expires, *parent;
     bool leased;
     double lease;
 } Candidate;
 
+/* The fields of a job that nobody has claimed yet come first. */
 static void read_candidate(Claim *claim, Candidate *one) {
     one->leased = claim->active && VM_ZsetScore(claim->active, one->id, &one->lease) == API_OK;
     one->key = row_key(claim->c, one->id);
-    Key *open = open_read(claim->c, one->key, TYPE_HASH);
-    if (!open) return;
-    VM_HashGet(open, 0, word[W_ATTEMPTS], &one->attempts, word[W_PAYLOAD], &one->payload, word[W_STATE], &one->state,
-               word[W_GROUP], &one->group, word[W_HELD], &one->held, word[W_CRASHES], &one->crashes, word[W_FAILURES],
-               &one->failures, word[W_CANCEL], &one->cancel, word[W_EXPIRES_AT], &one->expires, word[W_PARENT],
-               &one->parent, NULL);
-    VM_CloseKey(open);
+    one->open = open_both(claim->c, one->key, TYPE_HASH);
+    RowReader row = row_reader(one->open);
+    one->attempts = row_next(&row, W_ATTEMPTS);
+    one->payload = row_next(&row, W_PAYLOAD);
+    one->state = row_next(&row, W_STATE);
+    one->group = row_next(&row, W_GROUP);
+    one->held = row_next(&row, W_HELD);
+    one->failures = row_next(&row, W_FAILURES);
+    one->crashes = row_next(&row, W_CRASHES);
+    one->cancel = row_next(&row, W_CANCEL);
+    one->expires = row_next(&row, W_EXPIRES_AT);
+    one->parent = row_next(&row, W_PARENT);
 }
 
 double counted_crashes(Call *c, const Str *crashes, const Str *attempts) {
@@ -128,6 +135,7 @@ static void take(Claim *claim, Source *source, const Candidate *one, double cras
     count_attempt(claim, one->attempts);
     *job = (Taken){.id = one->id,
                    .row = one->key,
+                   .open = one->open,
                    .payload = one->payload,
                    .token = claim->token,
                    .held = claim->held,
@@ -156,38 +164,44 @@ static void file(Claim *claim, Files *files, const Source *source, const Candida
 }
 
 /* An id that stands in two sets is judged once and leaves the second; one that was passed over stays in the first. */
-static Judgement judge_once(Claim *claim, Source *source, const Candidate *one, double *crashes, Str **reason) {
-    if (!claim->lanes) return judge(claim, source, one, crashes, reason);
-    intptr_t seen = (intptr_t)*table_at(claim->c, &claim->seen, one->id);
-    if (seen == UNSEEN) {
-        Judgement what = judge(claim, source, one, crashes, reason);
-        *table_at(claim->c, &claim->seen, one->id) = (void *)(intptr_t)what;
-        return what;
+static bool was_judged(Claim *claim, Source *source, Str *id) {
+    intptr_t seen = claim->lanes ? (intptr_t)*table_at(claim->c, &claim->seen, id) : UNSEEN;
+    if (seen == UNSEEN) return false;
+    if (seen != PASS || !source->name) list_add(claim->c, &claim->leave, id);
+    list_add(claim->c, &source->leave, id);
+    return true;
+}
+
+/* Files a member as what it is judged to be; whether it is taken. */
+static bool file_member(Claim *claim, Source *source, Str *id) {
+    double crashes = 0;
+    Str *reason = NULL;
+    Candidate one = {.id = id};
+    read_candidate(claim, &one);
+    Judgement what = judge(claim, source, &one, &crashes, &reason);
+    if (claim->lanes) *table_at(claim->c, &claim->seen, id) = (void *)(intptr_t)what;
+    if (what == TAKE) {
+        take(claim, source, &one, crashes);
+        return true;
     }
-    if (seen != PASS || !source->name) list_add(claim->c, &claim->leave, one->id);
-    list_add(claim->c, &source->leave, one->id);
-    return UNSEEN;
+    VM_CloseKey(one.open);
+    if (what == PASS) {
+        claim->passed = source->passed = true;
+        return false;
+    }
+    if (what == BURY) file(claim, &claim->bury, source, &one, reason);
+    if (what == MOVE) file(claim, &claim->move, source, &one, NULL);
+    list_add(claim->c, &claim->leave, id);
+    list_add(claim->c, &source->leave, id);
+    return false;
 }
 
 bool next_job(Claim *claim, Source *source) {
     while (claim->looked < claim->look && has_more(claim, source)) {
-        double crashes = 0;
-        Str *reason = NULL;
-        Candidate one = {.id = VM_ZsetRangeCurrentElement(source->cursor, NULL)};
+        Str *id = VM_ZsetRangeCurrentElement(source->cursor, NULL);
         VM_ZsetRangeNext(source->cursor);
         claim->looked++;
-        read_candidate(claim, &one);
-        Judgement what = judge_once(claim, source, &one, &crashes, &reason);
-        if (what == TAKE) {
-            take(claim, source, &one, crashes);
-            return true;
-        }
-        if (what == PASS) claim->passed = source->passed = true;
-        if (what == BURY) file(claim, &claim->bury, source, &one, reason);
-        if (what == MOVE) file(claim, &claim->move, source, &one, NULL);
-        if (what == PASS || what == UNSEEN) continue;
-        list_add(claim->c, &claim->leave, one.id);
-        list_add(claim->c, &source->leave, one.id);
+        if (!was_judged(claim, source, id) && file_member(claim, source, id)) return true;
     }
     return false;
 }

@@ -18,8 +18,9 @@ typedef struct {
     double weight, busy, limit;
 } Source;
 
-/* A job that is taken. */
+/* A job that is taken. Its row stays open for the writing pass: an id is judged once, so there is no other handle of it. */
 typedef struct {
+    Key *open;
     Str *id, *row, *payload, *token, *held, *group, *failures;
     double crashes;
     bool regroup, is_child;

@@ -53,6 +53,8 @@ struct Call {
     bool passed;     /* may_write has said yes */
     bool cluster;    /* derived keys are noted in `derived`, see may_write */
     List derived;
+    char *arena; /* what is left of the memory that the call began with */
+    size_t arena_left;
 };
 
 /* Checks the shape of the call and runs the verb's body. */

@@ -19,6 +19,14 @@ Key *open_read(Call *c, Str *name, int type) {
     return NULL;
 }
 
+Key *open_both(Call *c, Str *name, int type) {
+    note_derived(c, name);
+    Key *key = VM_OpenKey(c->ctx, name, KEY_READ | KEY_WRITE);
+    int found = VM_KeyType(key);
+    if (found != type && found != TYPE_NONE) c->wrong_type = true;
+    return key;
+}
+
 void touch(Call *c, Str *name, int type) {
     Key *key = open_read(c, name, type);
     if (key) VM_CloseKey(key);
@@ -27,6 +35,25 @@ void touch(Call *c, Str *name, int type) {
 bool exists(Call *c, Str *name) {
     note_derived(c, name);
     return VM_KeyExists(c->ctx, name);
+}
+
+RowReader row_reader(Key *open) {
+    bool is_row = open && VM_KeyType(open) == TYPE_HASH;
+    return (RowReader){open, is_row ? VM_ValueLength(open) : 0};
+}
+
+Str *row_next(RowReader *r, int field) {
+    Str *value = NULL;
+    if (!r->left) return NULL;
+    VM_HashGet(r->open, 0, word[field], &value, NULL);
+    if (value) r->left--;
+    return value;
+}
+
+void row_skip(RowReader *r, int field) {
+    int found = 0;
+    if (r->left) VM_HashGet(r->open, HASH_EXISTS, word[field], &found, NULL);
+    if (found) r->left--;
 }
 
 void row_read(Call *c, Str *row, const int *fields, Str **values, size_t n) {
@@ -121,7 +148,8 @@ void zset_add_all(Call *c, Str *name, double score, const List *ids) {
     Str **words = vector_of(c, 2 * ids->n);
     Str *text = score == 0 ? word[W_ZERO] : number_str(c, score);
     Key *key = open_write(c, name);
-    for (size_t i = 0; i < ids->n; i++) {
+    /* From the end: ids come in their order, and in a small set the place of one before its like is found first. */
+    for (size_t i = ids->n; i-- > 0;) {
         VM_ZsetAdd(key, score, ids->at[i], NULL);
         words[2 * i] = text;
         words[2 * i + 1] = ids->at[i];
@@ -183,14 +211,25 @@ size_t zset_remove_all(Call *c, Str *name, const List *ids) {
     return removed;
 }
 
+enum { FIELDS_PER_CALL = 4 };
+
+/* Fields and values in turn; the API ends at a NULL. */
+void fields_set(Key *key, Str **words, size_t n) {
+    for (size_t i = 0; i < n; i += 2 * FIELDS_PER_CALL) {
+        Str *w[2 * FIELDS_PER_CALL] = {NULL};
+        for (size_t j = 0; j < 2 * FIELDS_PER_CALL && i + j < n; j++) w[j] = words[i + j];
+        VM_HashSet(key, 0, w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], NULL);
+    }
+}
+
 void row_write(Call *c, Str *row, const Pair *pairs, size_t n) {
     Str **words = vector_of(c, 2 * n);
-    Key *key = open_write(c, row);
     for (size_t i = 0; i < n; i++) {
-        VM_HashSet(key, 0, word[pairs[i].field], pairs[i].value, NULL);
         words[2 * i] = word[pairs[i].field];
         words[2 * i + 1] = pairs[i].value;
     }
+    Key *key = open_write(c, row);
+    fields_set(key, words, 2 * n);
     close_written(c, key, row, NOTIFY_HASH, "hset");
     VM_Replicate(c->ctx, "HSET", "sv", row, words, 2 * n);
 }
@@ -221,7 +260,7 @@ void field_write(Call *c, Str *row, Str *field, Str *value) {
 void fields_write(Call *c, Str *row, const List *words) {
     if (!words->n) return;
     Key *key = open_write(c, row);
-    for (size_t i = 0; i < words->n; i += 2) VM_HashSet(key, 0, words->at[i], words->at[i + 1], NULL);
+    fields_set(key, words->at, words->n);
     close_written(c, key, row, NOTIFY_HASH, "hset");
     VM_Replicate(c->ctx, "HSET", "sv", row, words->at, words->n);
 }

@@ -13,9 +13,22 @@
  * that are only written. */
 Key *open_read(Call *c, Str *name, int type);
 void touch(Call *c, Str *name, int type);
+/* The same for a key that will be written through this very handle; never NULL, so its type tells whether it is there. No
+ * other handle may add or delete the key meanwhile. */
+Key *open_both(Call *c, Str *name, int type);
 bool exists(Call *c, Str *name);
 
 /* The fields of a row, by their words; NULL where there is none. */
+/* Fields of an open row, the likely ones first: it stops where all that the row has are found. */
+typedef struct {
+    Key *open;
+    size_t left;
+} RowReader;
+RowReader row_reader(Key *open);
+Str *row_next(RowReader *r, int field);
+/* Passes over a field whose value is not needed. */
+void row_skip(RowReader *r, int field);
+
 void row_read(Call *c, Str *row, const int *fields, Str **values, size_t n);
 Str *row_field(Call *c, Str *row, Str *field);
 size_t length_of(Call *c, Str *name, int type);
@@ -47,6 +60,8 @@ typedef struct {
     int field;
     Str *value;
 } Pair;
+/* Through an open handle, told to nobody. */
+void fields_set(Key *key, Str **words, size_t n);
 void row_write(Call *c, Str *row, const Pair *pairs, size_t n);
 void row_clear(Call *c, Str *row, const int *fields, size_t n);
 void field_write(Call *c, Str *row, Str *field, Str *value);

@@ -74,17 +74,28 @@ static Str *crashes_of(Call *c, const Taken *job) {
     return joined(c, parts, 2);
 }
 
+static void write_taken_row(Call *c, const Taken *job) {
+    Str *words[10] = {word[W_STATE], word[W_ACTIVE], word[W_ATTEMPTS], job->token, word[W_HELD], job->held};
+    size_t n = 6;
+    if (job->crashes > 0) {
+        words[n++] = word[W_CRASHES];
+        words[n++] = crashes_of(c, job);
+    }
+    if (job->regroup) {
+        words[n++] = word[W_GROUP];
+        words[n++] = job->group;
+    }
+    fields_set(job->open, words, n);
+    VM_NotifyKeyspaceEvent(c->ctx, NOTIFY_HASH, "hset", job->row);
+    VM_Replicate(c->ctx, "HSET", "sv", job->row, words, n);
+}
+
 void hand_out(Claim *claim, Str *active, long long deadline) {
     Call *c = claim->c;
     List ids = {0};
     for (size_t i = 0; i < claim->count; i++) {
-        Taken *job = &claim->jobs[i];
-        Pair fields[5] = {{W_STATE, word[W_ACTIVE]}, {W_ATTEMPTS, job->token}, {W_HELD, job->held}};
-        size_t n = 3;
-        if (job->crashes > 0) fields[n++] = (Pair){W_CRASHES, crashes_of(c, job)};
-        if (job->regroup) fields[n++] = (Pair){W_GROUP, job->group};
-        row_write(c, job->row, fields, n);
-        list_add(c, &ids, job->id);
+        write_taken_row(c, &claim->jobs[i]);
+        list_add(c, &ids, claim->jobs[i].id);
     }
     zset_add_all(c, active, (double)deadline, &ids);
 }

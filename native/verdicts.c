@@ -43,15 +43,20 @@ Verdict *parse_verdicts(Call *c, Str **words, int n_words, size_t *n) {
 }
 
 void read_verdict_row(Call *c, Verdict *v) {
-    memset(v->row, 0, sizeof v->row);
     Key *open = open_read(c, v->key, TYPE_HASH);
-    if (!open) return;
+    RowReader reader = row_reader(open);
     Str **row = v->row;
-    VM_HashGet(open, 0, word[W_ATTEMPTS], &row[ROW_ATTEMPTS], word[W_HELD], &row[ROW_HELD], word[W_SETTLED],
-               &row[ROW_SETTLED], word[W_STATE], &row[ROW_STATE], word[W_FAILURES], &row[ROW_FAILURES], word[W_GROUP],
-               &row[ROW_GROUP], word[W_CANCEL], &row[ROW_CANCEL], word[W_DEDUP], &row[ROW_DEDUP], word[W_PARENT],
-               &row[ROW_PARENT], NULL);
-    VM_CloseKey(open);
+    row[ROW_ATTEMPTS] = row_next(&reader, W_ATTEMPTS);
+    row[ROW_HELD] = row_next(&reader, W_HELD);
+    row[ROW_STATE] = row_next(&reader, W_STATE);
+    row_skip(&reader, W_PAYLOAD);
+    row[ROW_GROUP] = row_next(&reader, W_GROUP);
+    row[ROW_FAILURES] = row_next(&reader, W_FAILURES);
+    row[ROW_SETTLED] = row_next(&reader, W_SETTLED);
+    row[ROW_CANCEL] = row_next(&reader, W_CANCEL);
+    row[ROW_DEDUP] = row_next(&reader, W_DEDUP);
+    row[ROW_PARENT] = row_next(&reader, W_PARENT);
+    if (open) VM_CloseKey(open);
 }
 
 static bool end_with(Verdict *v, Text answer) {
