@@ -26,7 +26,7 @@ AUTO: Final = "auto"
 WIRES: Final = (SCRIPTS, COMMANDS, AUTO)
 
 _VERBS: Final = (
-    *("enqueue", "enqueue_many", "admit_many", "lane_enqueue"),
+    *("enqueue", "enqueue_many", "admit_many", "admit_traced", "lane_enqueue"),
     *("claim", "claim_batch", "claim_many", "lane_claim", "lane_claim_weighted"),
     *("complete", "settle", "schedule", "promote", "delay", "stalled_check", "reprocess", "retry", "reap"),
     *("keep", "disown", "look"),

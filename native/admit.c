@@ -1,4 +1,5 @@
-/* EMQ.ADMIT.MANY: jobs of any kind, flat, to a lane or scheduled; each may have a dedup key and an expiry. */
+/* EMQ.ADMIT.MANY, EMQ.ADMIT.TRACED: jobs of any kind, flat, to a lane or scheduled; each may have a dedup key and an expiry.
+ * Traced ones say on their row which span of a producer admitted them. */
 #include <math.h>
 
 #include "commands.h"
@@ -80,12 +81,13 @@ static void ask_for_key(Call *c, Admission *job) {
     job->verdict = PARKED;
 }
 
-static void write_admission(Call *c, const Admission *job) {
-    Pair fields[6] = {
+static void write_admission(Call *c, const Admission *job, Str *trace) {
+    Pair fields[7] = {
         {W_STATE, word[isnan(job->score) ? W_PENDING : W_SCHEDULED]}, {W_ATTEMPTS, word[W_ZERO]}, {W_PAYLOAD, job->payload}};
     size_t n = 3;
     if (job->group) fields[n++] = (Pair){W_GROUP, job->group};
     if (!isnan(job->expires)) fields[n++] = (Pair){W_EXPIRES_AT, number_str(c, job->expires)};
+    if (trace) fields[n++] = (Pair){W_TRACE, trace};
     if (job->parked) fields[n++] = (Pair){W_DEDUP, job->dedup};
     row_write(c, job->row, fields, n);
     if (job->parked) string_write(c, job->parked, job->id, job->ttl_ms ? c->now + job->ttl_ms : 0);
@@ -109,14 +111,13 @@ static void reply_verdict(Call *c, const Admission *job) {
     }
 }
 
-/* KEYS pending, schedule; ARGV base, then for each job id, payload, group, mode, value, dedup key, dedup_ttl_ms, expires.
- * Replies a verdict per job: 1, 0, -1, or the id that has the dedup key. */
-int admit_many(Call *c) {
-    if ((c->n_args - 1) % WORDS_PER_JOB) return refuse_shape(c, "jobs must be of eight arguments each");
-    int n = (c->n_args - 1) / WORDS_PER_JOB;
+/* The jobs that are described from the argument `from` on; `trace` is NULL for none. */
+static int admit(Call *c, int from, Str *trace) {
+    if ((c->n_args - from) % WORDS_PER_JOB) return refuse_shape(c, "jobs must be of eight arguments each");
+    int n = (c->n_args - from) / WORDS_PER_JOB;
     Admission *jobs = pool(c, (size_t)n, sizeof *jobs);
     for (int i = 0; i < n; i++) {
-        const char *wrong = parse(c, c->args + 1 + WORDS_PER_JOB * i, &jobs[i]);
+        const char *wrong = parse(c, c->args + from + WORDS_PER_JOB * i, &jobs[i]);
         if (wrong) return VM_ReplyWithError(c->ctx, wrong);
     }
     Table seen = {0}, lanes = {0};
@@ -130,7 +131,7 @@ int admit_many(Call *c) {
         ask_for_key(c, &jobs[i]);
         reply_verdict(c, &jobs[i]);
         if (jobs[i].verdict != ADMITTED) continue;
-        write_admission(c, &jobs[i]);
+        write_admission(c, &jobs[i], trace);
         place(c, &jobs[i], &flat);
     }
     zset_add_all(c, c->keys[0], 0, &flat);
@@ -139,4 +140,15 @@ int admit_many(Call *c) {
         if (jobs[i].verdict == ADMITTED && isnan(jobs[i].score) && jobs[i].group) offer(c, jobs[i].group, false);
     }
     return API_OK;
+}
+
+/* KEYS pending, schedule; ARGV base, then for each job id, payload, group, mode, value, dedup key, dedup_ttl_ms, expires.
+ * Replies a verdict per job: 1, 0, -1, or the id that has the dedup key. */
+int admit_many(Call *c) {
+    return admit(c, 1, NULL);
+}
+
+/* KEYS pending, schedule; ARGV base, trace, then the jobs. Replies as admit_many. */
+int admit_traced(Call *c) {
+    return admit(c, 2, c->args[1]);
 }

@@ -15,6 +15,7 @@ int lane_enqueue(Call *c);
 
 /* admit.c */
 int admit_many(Call *c);
+int admit_traced(Call *c);
 
 /* claim.c */
 int claim(Call *c);

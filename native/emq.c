@@ -18,6 +18,7 @@
     V(enqueue, "EMQ.ENQUEUE", "write deny-oom fast", KEYS("job:%0", "pending"), 2, -1, false, false) \
     V(enqueue_many, "EMQ.ENQUEUE.MANY", "write deny-oom", KEYS("pending"), 1, 0, false, true) \
     V(admit_many, "EMQ.ADMIT.MANY", "write deny-oom", KEYS("pending", "schedule"), 1, 0, false, true) \
+    V(admit_traced, "EMQ.ADMIT.TRACED", "write deny-oom", KEYS("pending", "schedule"), 2, 0, false, true) \
     V(lane_enqueue, "EMQ.LANE.ENQUEUE", "write deny-oom", \
       KEYS("job:%0", "g:%2:pending", "ring", "paused", "glimit", "gactive", "wake"), 3, -1, false, false) \
     V(claim, "EMQ.CLAIM", "write deny-oom fast", KEYS("pending", "active"), 2, -1, false, false) \

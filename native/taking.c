@@ -5,6 +5,8 @@
 #include "lanes.h"
 #include "store.h"
 
+enum { MANY_LANES = 32 };
+
 void touch_filed(Claim *claim) {
     Call *c = claim->c;
     Table lanes = {0};
@@ -21,9 +23,23 @@ void touch_filed(Claim *claim) {
     if (claim->bury.n) touch(c, queue_key(c, "metrics:failed"), TYPE_HASH);
 }
 
+/* A server searches a small hash from end to end for each of its fields, which many lanes make dear, until a name this long
+ * has been in it: then it looks them up. */
+static void write_started(Call *c, List *started) {
+    static const char LONG_NAME[] = "-----------------------------------------------------------------";
+    Str *gactive = queue_key(c, "gactive");
+    bool many = started->n > 2 * MANY_LANES;
+    Str *name = many ? str_of(c, TEXT(LONG_NAME)) : NULL;
+    if (many) {
+        list_add(c, started, name);
+        list_add(c, started, word[W_EMPTY]);
+    }
+    fields_write(c, gactive, started);
+    if (many) field_clear(c, gactive, name);
+}
+
 void leave_sets(Claim *claim, const Rotation *rot, Str *pending) {
     Call *c = claim->c;
-    Str *gactive = queue_key(c, "gactive");
     List started = {0};
     if (claim->depth) zset_remove_all(c, pending, &claim->leave);
     for (size_t i = 0; i < rot->all.n; i++) {
@@ -33,7 +49,7 @@ void leave_sets(Claim *claim, const Rotation *rot, Str *pending) {
         list_add(c, &started, lane->name);
         list_add(c, &started, number_str(c, lane->busy + (double)lane->started));
     }
-    fields_write(c, gactive, &started);
+    write_started(c, &started);
 }
 
 void move_filed(Claim *claim, List *offers) {

@@ -19,6 +19,7 @@
     W(CANCEL, "cancel") \
     W(EXPIRES_AT, "expires_at") \
     W(DEDUP, "dedup") \
+    W(TRACE, "trace") \
     W(PARENT, "parent") \
     W(PARENT_QUEUE, "parent_queue") \
     W(PARENT_POLICY, "parent_policy") \

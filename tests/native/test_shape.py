@@ -20,7 +20,14 @@ from tests.support.valkey import OwnServer, ValkeyServer
 
 ID = job(1)
 COMMANDS = sorted({*TWINS.values(), *ALONE})
-ADMISSIONS = {"EMQ.SCHEDULE", "EMQ.ENQUEUE", "EMQ.ENQUEUE.MANY", "EMQ.ADMIT.MANY", "EMQ.LANE.ENQUEUE"}
+ADMISSIONS = {
+    "EMQ.SCHEDULE",
+    "EMQ.ENQUEUE",
+    "EMQ.ENQUEUE.MANY",
+    "EMQ.ADMIT.MANY",
+    "EMQ.ADMIT.TRACED",
+    "EMQ.LANE.ENQUEUE",
+}
 READERS = {"EMQ.LOOK"}
 # One job in hand, and one whose lease ran out.
 BUSY: State = {
