@@ -1,5 +1,5 @@
-"""`python -m bench.native`: the server's CPU for a job's way by scripts and by the commands of the module, A B A B in one
-run on one server.
+"""`python -m bench.native`: the server's CPU for a job's way by scripts and by the commands of the module, A B A B in
+one run on one server.
 
 A way is enqueue_many, claim_many and settle of completions, in batches as a worker sends them. What is counted is the
 server's own: microseconds in EVALSHA or in the commands (INFO commandstats), and the CPU of the whole process, sockets

@@ -26,21 +26,30 @@ static double priced(const Call *c, bool relative, double ms) {
     return relative ? (double)c->now + ms : ms;
 }
 
-/* `in:ms` or `at:ms`; false where it is neither. */
+static bool are_letters(Text text) {
+    for (size_t i = 0; i < text.len; i++) {
+        char letter = (char)(text.at[i] | 0x20);
+        if (letter < 'a' || letter > 'z') return false;
+    }
+    return text.len > 0;
+}
+
+static bool are_digits(Text text) {
+    for (size_t i = 0; i < text.len; i++) {
+        if (text.at[i] < '0' || text.at[i] > '9') return false;
+    }
+    return text.len > 0;
+}
+
+/* `in:ms` or `at:ms`, any other word being `at`; false where it is neither. */
 static bool read_expiry(Call *c, const Str *text, double *at) {
     Text t = text_of(text);
     const char *colon = memchr(t.at, ':', t.len);
     if (!colon) return false;
-    size_t word_len = (size_t)(colon - t.at);
-    Text ms = {colon + 1, t.len - word_len - 1};
-    bool relative = same((Text){t.at, word_len}, TEXT("in"));
-    if (!relative && !same((Text){t.at, word_len}, TEXT("at"))) return false;
+    Text mode = {t.at, (size_t)(colon - t.at)}, ms = {colon + 1, t.len - (size_t)(colon - t.at) - 1};
     size_t sign = ms.len && *ms.at == '-';
-    if (ms.len == sign) return false;
-    for (size_t i = sign; i < ms.len; i++) {
-        if (ms.at[i] < '0' || ms.at[i] > '9') return false;
-    }
-    *at = priced(c, relative, number_of(str_of(c, ms), NAN));
+    if (!are_letters(mode) || !are_digits((Text){ms.at + sign, ms.len - sign})) return false;
+    *at = priced(c, same(mode, TEXT("in")), number_of(str_of(c, ms), NAN));
     return true;
 }
 

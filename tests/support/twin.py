@@ -177,4 +177,6 @@ def _close(one: Any, other: Any) -> bool:
 def _near(one: Any, other: Any) -> bool:
     if isinstance(one, float) and isinstance(other, float) and one > _CLOCK_MS:
         return abs(one - other) < _LATELY_MS
+    if isinstance(one, str) and isinstance(other, str) and one.isdigit() and other.isdigit():
+        return one == other or _near(float(one), float(other))
     return bool(one == other)
