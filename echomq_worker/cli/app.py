@@ -22,7 +22,11 @@ from echomq_worker.cli.ping import DAY_MS, DEFAULT_TIMEOUT_MS, slow_ping
 from echomq_worker.cli.queue import queue_app
 from echomq_worker.cli.repeat import repeat_app
 from echomq_worker.cli.shape import add_run, bare_app, carry_out
+from echomq_worker.cli.top import top
 from echomq_worker.errors import ConfigError
+
+# What typer raises for a wrong command line; which package it comes from depends on typer's version.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 def make_app() -> typer.Typer:
@@ -38,6 +42,7 @@ def make_app() -> typer.Typer:
     app.add_typer(lane_app(), name="lane")
     app.add_typer(flow_app(), name="flow")
     app.add_typer(native_app(), name="native")
+    app.command("top", epilog="Example: echomq-worker top emails reports")(top)
     app.command("events", epilog="Example: echomq-worker events emails --json | jq .event")(events)
     app.command("check", epilog="Example: echomq-worker check app:worker")(check)
     app.command("acl", epilog="Example: echomq-worker acl worker --queue emails")(acl)

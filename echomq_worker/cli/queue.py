@@ -140,7 +140,12 @@ def list_queues(*, url: Url = None, as_json: AsJson = False) -> None:
             metrics = Metrics(connector)
             with progress_bar("keys") as bar:
                 names = await metrics.queues(progress=bar)
-            return [(name, await metrics.counts(name)) for name in names]
+            found: list[tuple[str, Counts]] = []
+            with progress_bar("queues") as bar:
+                for name in names:
+                    found.append((name, await metrics.counts(name)))
+                    bar(len(found), len(names))
+            return found
 
     names = ("queue", "ready", "active", "scheduled", "dead", "repeats", "paused")
     rows = [

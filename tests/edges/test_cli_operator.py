@@ -39,7 +39,7 @@ def test_queue_stats(cli: Cli, keyspace: Keyspace) -> None:
         "active": 1,
         "scheduled": 1,
         "dead": 0,
-        "repeats": 1,
+        "repeats": 3,
         "paused": True,
         "lanes": {GROUP: 1},
         "completed": 7,

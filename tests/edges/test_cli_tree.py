@@ -25,6 +25,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "demo": (),
     "enqueue": (QUEUE, "{}"),
     "events": (QUEUE,),
+    "top": ("--once",),
     "check": (TARGET,),
     "acl": ("worker",),
     "conformance": (),
@@ -159,7 +160,11 @@ def wrong_lines(name: str, command: Any) -> Iterator[tuple[str, ...]]:
             words[place:] = ["--", *words[:place], value, *words[place + 1 :]][place + 1 :]
             yield (*name.split(), *options, "--", *words)
     yield (*name.split(), *right, "--no-such-option")
-    yield (*name.split(), *right, *["one word more"] * (8 if name not in {"acl", "events", "queue stats"} else 1))
+    yield (
+        *name.split(),
+        *right,
+        *["one word more"] * (8 if name not in {"acl", "events", "queue stats", "top"} else 1),
+    )
 
 
 def test_every_command_is_tried() -> None:
