@@ -79,6 +79,8 @@ typedef struct {
     F(int, IsModuleNameBusy, (const char *name)) \
     F(int, CreateCommand, (Ctx * ctx, const char *name, Handler handler, const char *flags, int first, int last, int step)) \
     F(Command *, GetCommand, (Ctx * ctx, const char *name)) \
+    F(int, IsKeysPositionRequest, (Ctx * ctx)) \
+    F(void, KeyAtPosWithFlags, (Ctx * ctx, int at, int flags)) \
     F(int, SetCommandInfo, (Command * command, const CommandInfo *info)) \
     F(void, AutoMemory, (Ctx * ctx)) \
     F(void *, PoolAlloc, (Ctx * ctx, size_t bytes)) \

@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 
 from echomq_worker.acl import rules
+from echomq_worker.address import Host
+from echomq_worker.cluster import ClusterConnector
 from echomq_worker.connector import connect
 from echomq_worker.errors import EchoMQError
 from echomq_worker.jobs import Jobs
-from echomq_worker.keyspace import FENCE_KEY, Keys
+from echomq_worker.keyspace import FENCE_KEY, Keys, slot
 from echomq_worker.script import scripts
 from echomq_worker.twins import TWINS
 from tests.support.cluster import ValkeyCluster, valkey_cluster
@@ -62,6 +65,24 @@ async def test_keys_of_two_slots_are_refused(cluster: ValkeyCluster) -> None:
         with pytest.raises(EchoMQError, match="CROSSSLOT"):
             await connector.call("EMQ.ENQUEUE", 2, mine.job(ID), other.pending, ID, b"x")
         assert await connector.call("DBSIZE") == 1
+
+
+async def test_a_node_that_has_lost_a_slot_sends_on(cluster: ValkeyCluster) -> None:
+    """A command at the wrong node is told MOVED like any other, and is carried out where it was sent on to."""
+    cluster.clear()
+    mine = Keys(QUEUES[0])
+    wrong = cluster.owner(QUEUES[1])
+    with pytest.raises(redis.exceptions.MovedError):
+        _admin(wrong).execute_command("EMQ.ENQUEUE", 2, mine.job(ID), mine.pending, ID, b"x")
+    async with connect(cluster.url, wire="auto") as connector:
+        assert isinstance(connector, ClusterConnector)
+        await connector.call("PING")
+        shown = connector._nodes._map
+        assert shown is not None
+        # As it was before a failover that nobody has told us of.
+        connector._nodes._map = shown.moved(slot(mine.pending), Host("127.0.0.1", wrong.port))
+        assert (await Jobs(connector).enqueue(QUEUES[0], b"x")).admitted
+    assert _admin(cluster.owner(QUEUES[0])).zcard(mine.pending) == 1
 
 
 async def test_a_base_of_another_slot_is_refused(cluster: ValkeyCluster) -> None:
@@ -140,4 +161,4 @@ async def test_the_user_of_a_queue_has_all_that_it_needs_there(limited: ValkeySe
         assert (await jobs.enqueue("a", b"x")).admitted
         taken = await jobs.claim("a", 1_000)
         assert taken is not None
-        assert await jobs.complete("a", taken.id, taken.attempts)
+        assert await jobs.complete("a", taken.id, taken.token)
