@@ -231,6 +231,11 @@ class BatchSlots:
         """All of it, or nothing while a batch is in hand."""
         return 0 if self.running else self.size
 
+    @property
+    def idle(self) -> bool:
+        """Whether no batch is in hand."""
+        return not self.running
+
     def start(self, jobs: Sequence[Job]) -> None:
         """Run `jobs` in one call."""
         if jobs:

@@ -115,11 +115,12 @@ class Handlers:
         self.state_type = state_type
         self._bound: dict[str, Bound] = {}
 
-    def register(
+    def register(  # noqa: PLR0913 - a keyword per option
         self,
         queue: str,
         *,
         concurrency: int | None = None,
+        prefetch: int | None = None,
         consumers: int | None = None,
         max_attempts: int | None = None,
         retry: int | Policy | None = None,
@@ -136,6 +137,7 @@ class Handlers:
         return self._decorator(
             queue,
             concurrency=concurrency,
+            prefetch=prefetch,
             consumers=consumers,
             max_attempts=max_attempts,
             retry=retry,

@@ -19,11 +19,12 @@ LARGEST_BATCH = 1_000
 class Limits:
     """Numbers in force for a handler: the defaults of protocol section 8, the settings', or with its options over them.
 
-    `concurrency` jobs at a time, split over `consumers` consumers; `retry` is a delay in ms or a backoff policy;
-    `timeout_ms` None means none.
+    `concurrency` jobs at a time, split over `consumers` consumers, as are `prefetch` more that are claimed and wait
+    for a slot; `retry` is a delay in ms or a backoff policy; `timeout_ms` None means none.
     """
 
     concurrency: int = 10
+    prefetch: int = 0
     consumers: int = 1
     max_attempts: int = 3
     retry: int | Policy = 1_000
@@ -42,6 +43,7 @@ class Options:
 
     queue: str
     concurrency: int | None = None
+    prefetch: int | None = None
     consumers: int | None = None
     max_attempts: int | None = None
     retry: int | Policy | None = None
@@ -60,6 +62,10 @@ class Options:
                 raise InvalidArgument(
                     f"handler of {self.queue}: {name}: expected an int of 1 or more, got {shown(value)}"
                 )
+        if self.prefetch is not None and not _is_int(self.prefetch, 0):
+            raise InvalidArgument(
+                f"handler of {self.queue}: prefetch: expected an int of 0 or more, got {shown(self.prefetch)}"
+            )
         if not (self.retry is None or isinstance(self.retry, (Fixed, Exponential, Jitter)) or _is_int(self.retry, 0)):
             raise InvalidArgument(
                 f"handler of {self.queue}: retry: expected a delay in ms of 0 or more, Fixed, Exponential or Jitter, "
@@ -88,9 +94,11 @@ class Options:
         names = [field.name for field in fields(Limits)]
         own = {name: getattr(self, name) for name in names}
         found = Limits(**{name: getattr(limits, name) if own[name] is None else own[name] for name in names})
-        if self.min_size is None or self.concurrency is not None:
+        if self.min_size is None:
             return found
-        return replace(found, concurrency=max(found.concurrency, self.min_size * found.consumers))
+        # Of a batch handler one call is in hand, nothing waits behind it.
+        room = found.concurrency if self.concurrency is not None else self.min_size * found.consumers
+        return replace(found, prefetch=0, concurrency=max(found.concurrency, room))
 
     def _check_batch(self, min_size: int) -> None:
         where = f"batch handler of {self.queue}"

@@ -132,6 +132,7 @@ class Run:
             dead_max_count=settings.dead_max_count,
             limits=Limits(
                 concurrency=settings.concurrency,
+                prefetch=settings.prefetch,
                 max_attempts=settings.max_attempts,
                 retry=settings.retry_delay_ms,
                 lease_ms=settings.lease_ms,

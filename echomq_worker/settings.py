@@ -63,6 +63,9 @@ class Settings(BaseSettings):
     concurrency: Annotated[
         int, Field(ge=1, le=10_000, description="Jobs of one queue that one process runs at a time.")
     ] = 10
+    prefetch: Annotated[
+        int, Field(ge=0, le=10_000, description="Jobs of one queue that one process claims beyond its free slots.")
+    ] = 0
     lease_ms: Annotated[
         int,
         Field(ge=2, le=7 * DAY_MS, description="How long a claim holds a job before others may take it; kept by us."),

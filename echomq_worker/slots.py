@@ -48,11 +48,16 @@ class Places(Protocol):
 
     @property
     def free(self) -> int:
-        """How many jobs could be started now."""
+        """How many jobs could be taken now."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """Whether no job is here, neither waiting nor running."""
         ...
 
     def start(self, jobs: Sequence[Job]) -> None:
-        """Run `jobs`; there is room for all of them."""
+        """Run `jobs`, in time; there is room for all of them."""
         ...
 
     def take_unstarted(self) -> list[Job]:
@@ -69,12 +74,14 @@ class Places(Protocol):
 
 
 class Slots(Generic[T, R]):
-    """`size` slots. `start` fills them; `on_end(job, outcome)` is called as each job ends, when its slot is free.
+    """`size` slots, and room for `ahead` jobs that wait for one. `start` fills them; `on_end(job, outcome)` is called
+    as each job ends, when its slot is free.
 
     What ends a runner ends the task group `tasks`; the end of the task group ends the runners.
     """
 
     __slots__ = (
+        "_ahead",
         "_at_fault",
         "_called",
         "_clock",
@@ -105,10 +112,12 @@ class Slots(Generic[T, R]):
         clock: Clock,
         execute: Callable[[T, asyncio.Task[Any] | None], Coroutine[Any, Any, R]],
         on_end: Callable[[T, R], None],
+        ahead: int = 0,
     ) -> None:
         self.size = size
+        self._ahead = ahead
         # Half of them at most: the server looks for the next jobs while the handlers of the last ones run.
-        self.per_claim = max(_FEW, -(-size // 2))
+        self.per_claim = max(_FEW, -(-(size + ahead) // 2))
         # By claim, not by id: a job whose lease was lost may be claimed again while its handler still ends.
         self.running: set[T] = set()
         self._name = name
@@ -132,8 +141,13 @@ class Slots(Generic[T, R]):
 
     @property
     def free(self) -> int:
-        """Slots that no job has, started or waiting to be."""
-        return self.size - len(self.running) - len(self._jobs)
+        """Slots that no job has, started or waiting to be, and room ahead of them."""
+        return self.size + self._ahead - len(self.running) - len(self._jobs)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no job is here."""
+        return not self.running and not self._jobs
 
     def start(self, jobs: Sequence[T]) -> None:
         """Run `jobs`, from the event loop's next turn on; there are free slots for all of them."""

@@ -140,8 +140,8 @@ class Station:
         )
         count = min(limits.consumers, limits.concurrency)
         self.metronome = self._metronome() if count > 1 else None
-        sizes = [limits.concurrency // count + (i < limits.concurrency % count) for i in range(count)]
-        self.consumers = [self._consumer(i, size) for i, size in enumerate(sizes)]
+        shares = zip(_shares(limits.concurrency, count), _shares(limits.prefetch, count), strict=True)
+        self.consumers = [self._consumer(i, size, ahead) for i, (size, ahead) in enumerate(shares)]
         self.pump = self._pump() if pace.pump else None
 
     def start(self, loops: TaskGroup) -> None:
@@ -215,7 +215,7 @@ class Station:
     @property
     def idle(self) -> bool:
         """Whether nothing is in hand: no job waits, runs, or has a verdict on its way."""
-        return not self.settle.open and all(one.slots.free == one.slots.size for one in self.consumers)
+        return not self.settle.open and all(one.slots.idle for one in self.consumers)
 
     async def exhausted(self, horizon_ms: int) -> bool:
         """Whether nothing is left for a burst: nothing in hand, nothing that can be claimed, nothing due within
@@ -317,7 +317,7 @@ class Station:
             origin_ms=self._shared.origin_ms,
         )
 
-    def _consumer(self, number: int, size: int) -> Consumer:
+    def _consumer(self, number: int, size: int, ahead: int) -> Consumer:
         shared, pace = self._shared, self._pace
         rest: Rest = self.metronome or Alone(shared.connector.parking_for(self.keys.wake), self.keys)
         claims = Claims(
@@ -344,7 +344,7 @@ class Station:
             origin_ms=shared.origin_ms,
             on_claimed=None if self._runs is None else self._runs.claimed,
         )
-        slots = partial(self._slots, number, size)
+        slots = partial(self._slots, number, size, ahead)
         options = self._bound.options
         if options.min_size is None:
             return Consumer(shared.connector, self.keys, parts, slots=slots)
@@ -361,7 +361,7 @@ class Station:
         announce = self.journal.started if self._runs is None else self._runs.announcing(self.journal.started)
         return Executor(self._bound, limits=limits, state=state, announce=announce, result=children.written)
 
-    def _slots(self, number: int, size: int, on_end: Callable[[Job, Outcome], None]) -> Places:
+    def _slots(self, number: int, size: int, ahead: int, on_end: Callable[[Job, Outcome], None]) -> Places:
         def ended(job: Job, outcome: Outcome) -> None:
             on_end(job, outcome)
             self.changed()
@@ -372,7 +372,7 @@ class Station:
             many = executor.execute if runs is None else runs.around_batch(executor.execute)
             return BatchSlots(size, tasks=tasks, name=name, clock=clock, execute=many, on_end=ended)
         one = executor.execute if runs is None else runs.around(executor.execute)
-        return Slots(size, tasks=tasks, name=name, clock=clock, execute=one, on_end=ended)
+        return Slots(size, tasks=tasks, name=name, clock=clock, execute=one, on_end=ended, ahead=ahead)
 
     def _pump(self) -> Pump:
         return Pump(
@@ -393,3 +393,8 @@ class Station:
         if age is None and count is None:
             return None
         return Retention(self._shared.connector, self.keys, max_age_ms=age, max_count=count)
+
+
+def _shares(total: int, count: int) -> list[int]:
+    """`total` split over `count` consumers."""
+    return [total // count + (number < total % count) for number in range(count)]

@@ -56,6 +56,7 @@ class Worker:
         queue: str,
         *,
         concurrency: int | None = None,
+        prefetch: int | None = None,
         consumers: int | None = None,
         max_attempts: int | None = None,
         retry: int | Policy | None = None,
@@ -76,6 +77,7 @@ class Worker:
         return self.handlers.register(
             queue,
             concurrency=concurrency,
+            prefetch=prefetch,
             consumers=consumers,
             max_attempts=max_attempts,
             retry=retry,

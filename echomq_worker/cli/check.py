@@ -153,6 +153,7 @@ def _handler_row(bound: Bound, settings: Settings) -> dict[str, Any]:
     limits = bound.options.over(
         Limits(
             concurrency=settings.concurrency,
+            prefetch=settings.prefetch,
             max_attempts=settings.max_attempts,
             retry=settings.retry_delay_ms,
             lease_ms=settings.lease_ms,

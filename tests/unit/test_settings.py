@@ -20,6 +20,7 @@ DEFAULTS = {
     "wire_version": "echomq:3.0.0",
     "wire": "4",
     "concurrency": 10,
+    "prefetch": 0,
     "lease_ms": 30_000,
     "beat_ms": 1_000,
     "tick_ms": 1_000,
