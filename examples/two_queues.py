@@ -25,7 +25,7 @@ worker = Worker()
 class Outbox:
     """Stands for what handlers share: a client, a pool of database connections."""
 
-    sent: list[str] = field(default_factory=list)
+    sent: list[str] = field(default_factory=list[str])
 
 
 @worker.lifespan
