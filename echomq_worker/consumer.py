@@ -117,8 +117,8 @@ class Consumer:
         self._next_sweep_ms = self._clock.monotonic_ms()
 
     def stop(self) -> None:
-        """Claim nothing any more; `run` returns when the claim in flight is answered. What has not begun by now does not
-        begin: it is `unstarted`. Twice is fine.
+        """Claim nothing any more; `run` returns when the claim in flight is answered. What has not begun by now does
+        not begin: it is `unstarted`. Twice is fine.
         """
         self._stopping = True
         self.unstarted += self.slots.take_unstarted()
