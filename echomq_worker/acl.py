@@ -115,6 +115,8 @@ def extras() -> Mapping[str, tuple[str, ...]]:
             NATIVE: ("command|list", "command|docs"),
             # A worker that answers /metrics reads its queues.
             "metrics": ("hget", "hmget", "smembers", "smismember"),
+            # How long payloads are, and which lanes are paused.
+            "dashboard": ("hstrlen", "smismember"),
             # The worker's look at maxmemory_policy. Not CONFIG GET: whoever may send that reads passwords, too.
             "eviction": ("info",),
         }

@@ -125,6 +125,12 @@ class Settings(BaseSettings):
         int | None,
         Field(ge=0, le=1_023, description="The node part of the ids that the Pump makes; random when unset."),
     ] = None
+    web_token: Annotated[
+        SecretStr | None, Field(description="The token that the dashboard asks for: 16 characters or more.")
+    ] = None
+    web_user: Annotated[
+        SecretStr | None, Field(description="The login that the dashboard asks for: name:password.")
+    ] = None
     log_format: Annotated[
         Literal["auto", "console", "json"],
         BeforeValidator(_lower),
@@ -174,6 +180,8 @@ def effective(settings: Settings) -> dict[str, object]:
 
     values: dict[str, object] = dict(settings)
     values["url"] = None if settings.url is None else mask(settings.url.get_secret_value())
+    for name in ("web_token", "web_user"):
+        values[name] = None if values[name] is None else "***"
     return values
 
 
@@ -204,7 +212,7 @@ def _line(data: object, detail: ErrorDetails) -> str:
         near = _near(name, Settings.model_fields)
         return f"{name}: no such setting" + (f", did you mean {near[0]}?" if near else "")
     raw = data.get(name) if isinstance(data, dict) else None
-    shown = "" if name == "url" else f"={_shown(raw)}"
+    shown = "" if name in {"url", "web_token", "web_user"} else f"={_shown(raw)}"
     return f"{_where(data, name)}{shown}: expected {expected(name, field)}"
 
 
@@ -227,7 +235,7 @@ def expected(name: str, field: FieldInfo) -> str:
     if kinds == [bool]:
         return "true or false"
     if kinds == [SecretStr]:
-        return URL_FORMS
+        return URL_FORMS if name == "url" else "a secret text"
     if kinds == [int]:
         least = next(mark.ge for mark in field.metadata if isinstance(mark, Ge))
         most = next(mark.le for mark in field.metadata if isinstance(mark, Le))

@@ -23,6 +23,7 @@ from echomq_worker.cli.queue import queue_app
 from echomq_worker.cli.repeat import repeat_app
 from echomq_worker.cli.shape import add_run, bare_app, carry_out
 from echomq_worker.cli.top import top
+from echomq_worker.cli.web import web
 from echomq_worker.errors import ConfigError
 
 # What typer raises for a wrong command line; which package it comes from depends on typer's version.
@@ -44,6 +45,7 @@ def make_app() -> typer.Typer:
     app.add_typer(native_app(), name="native")
     app.command("top", epilog="Example: echomq-worker top emails reports")(top)
     app.command("events", epilog="Example: echomq-worker events emails --json | jq .event")(events)
+    app.command("web", epilog="Example: echomq-worker web --http 127.0.0.1:8080 --read-only")(web)
     app.command("check", epilog="Example: echomq-worker check app:worker")(check)
     app.command("acl", epilog="Example: echomq-worker acl worker --queue emails")(acl)
     app.command("conformance", epilog="Example: echomq-worker conformance --only retry --verbose")(conformance)

@@ -68,6 +68,8 @@ def blocking_refused() -> Iterator[BlockBuster]:
         function.can_block_in("echomq_worker/catalogue.py", {"scripts"})
         # A small file, read once per time zone and process.
         function.can_block_in("echomq_worker/cron.py", {"_zone"})
+        # The same, when the first dashboard is made.
+        function.can_block_in("echomq_worker/web/render.py", {"environment", "static_files"})
         # A log that nobody has set up shows a trace with the lines of the source.
         function.can_block_in("rich/traceback.py", {"__rich_console__", "_render_stack", "extract"})
         # The kernel's own memory, no disk.

@@ -40,6 +40,8 @@ DEFAULTS = {
     "pool_size": 4,
     "http": None,
     "node_id": None,
+    "web_token": None,
+    "web_user": None,
     "log_format": "auto",
     "log_level": "info",
 }
