@@ -54,8 +54,10 @@ def find_server() -> Path:
 
 
 @contextmanager
-def embedded_valkey() -> Iterator[str]:
+def embedded_valkey(*, module: Path | None = None) -> Iterator[str]:
     """Start a server on a Unix socket of its own, yield its URL, end it. Blocks; for use outside an event loop.
+
+    `module` is loaded into it.
 
     Memory only, no eviction, no TCP port; only this user may connect. Raises ConfigError when the extra is missing or
     the server does not start within 10 s.
@@ -63,7 +65,8 @@ def embedded_valkey() -> Iterator[str]:
     binary = find_server()
     folder = _folder()
     path = folder / "valkey.sock"
-    server = subprocess.Popen(_command(binary, folder, path), stdin=subprocess.DEVNULL, process_group=0)
+    command = _command(binary, folder, path) + (["--loadmodule", str(module)] if module else [])
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
     try:
         with subprocess.Popen(
             ["/bin/sh", "-c", _WATCHER, "watcher", str(server.pid), str(folder)],

@@ -150,11 +150,7 @@ class HandOver:
         unheard: list[Job] = []
         for at in range(0, len(jobs), _CHUNK):
             chunk = jobs[at : at + _CHUNK]
-            if verb == "release" and REQUEUE in self._wire.spoken.commands:
-                answers, again = await self._insist(partial(self._requeue, keys, chunk))
-            else:
-                words = [word for job in chunk for word in (job.id, job.held)]
-                answers, again = await self._insist(partial(evaluate, self._wire, verb, declared, [keys.base, *words]))
+            answers, again = await self._insist(partial(self._told, verb, keys, declared, chunk))
             if again or answers is None:
                 self._unanswered.update(chunk)
             if answers is None:
@@ -171,14 +167,26 @@ class HandOver:
             station.journal.handed_over(_PAST[verb], said)
         return unheard
 
-    async def _requeue(self, keys: Keys, jobs: Sequence[Job]) -> list[bytes]:
-        """Give jobs back by the server's command, in one round trip; the answers are those of `release`.
+    async def _told(self, verb: str, keys: Keys, declared: Sequence[str], jobs: Sequence[Job]) -> list[bytes]:
+        """The answers of the script `verb`, which for `release` are those of the server's command where it has one.
 
-        Raises what the wire raises; ServerError where the server does not have the command any more.
+        One round trip; raises what the wire raises.
         """
+        answers: dict[Job, bytes] = {}
+        if verb == "release" and REQUEUE in self._wire.spoken.commands:
+            answers = await self._requeued(keys, jobs)
+        if rest := [job for job in jobs if job not in answers]:
+            words = [word for job in rest for word in (job.id, job.held)]
+            said = await evaluate(self._wire, verb, declared, [keys.base, *words])
+            answers |= dict(zip(rest, said, strict=True))
+        return [answers[job] for job in jobs]
+
+    async def _requeued(self, keys: Keys, jobs: Sequence[Job]) -> dict[Job, bytes]:
+        """What became of the jobs that were given back by the command; those that it did not take are left out."""
         names = (keys.active, keys.pending)
         replies = await self._wire.pipeline([(REQUEUE, 3, keys.job(job.id), *names, job.id, job.held) for job in jobs])
-        return [_answer(reply) for reply in replies]
+        known = zip(jobs, map(_answer, replies), strict=True)
+        return {job: answer for job, answer in known if answer is not None}
 
     def _begin_last_words(self) -> None:
         # One limit for all that is said now: a process of many queues must not wait it out once for each.
@@ -211,14 +219,12 @@ class HandOver:
             await self._nap.sleep(self._clock, left_ms)
 
 
-def _answer(reply: Any) -> bytes:
-    """What `release` would have answered. A refusal has written nothing, whoever has the job now."""
+def _answer(reply: Any) -> bytes | None:
+    """What `release` would have answered; None where the command did not look at the job."""
     if isinstance(reply, Gone):
         return b"gone"
     if isinstance(reply, Stale):
         return b"stale"
     if isinstance(reply, StateRefused):
         return b"not_active"
-    if isinstance(reply, Exception):
-        raise reply
-    return b"ok"
+    return None if isinstance(reply, Exception) else b"ok"

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -104,7 +105,8 @@ def run(  # noqa: PLR0913 - one parameter per flag, that is how typer reads them
     from echomq_worker.logs import configure_logging
 
     configure_logging(settings.log_format, settings.log_level)
-    with stopped_early_is_fine(), embedded_valkey() if embedded else nullcontext() as own_url:
+    module = _module(settings) if embedded else None
+    with stopped_early_is_fine(), embedded_valkey(module=module) if embedded else nullcontext() as own_url:
         if own_url is not None:
             settings = settings_for(own_url, **flags)
         if not supervised:
@@ -114,6 +116,18 @@ def run(  # noqa: PLR0913 - one parameter per flag, that is how typer reads them
         else:
             code = _work(target, settings, queues=queue or (), burst=burst, supervised=supervised, reports=reports)
     raise typer.Exit(code)
+
+
+def _module(settings: Settings) -> Path | None:
+    """What the embedded server has to load: on wire 6 the module, built first where it is not; on auto where it is.
+
+    Raises ConfigError where it cannot be built.
+    """
+    if settings.wire == "4":
+        return None
+    from echomq_worker.module import build, built
+
+    return built() or (build() if settings.wire == "6" else None)
 
 
 class StoppedEarly(KeyboardInterrupt):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from echomq_worker.cli import main
+from tests.support.native import module
 from tests.support.process import WorkerProcess, run_worker
 from tests.support.valkey import ValkeyServer
 from tests.support.waiting import wait_until_sync
@@ -225,6 +226,35 @@ def test_embedded_is_private_and_leaves_nothing(folder: Path) -> None:
         worker.send(signal.SIGINT)
         assert worker.ended_sync() == 0
     assert not Path(settings["url"].removeprefix("unix://")).parent.exists()
+
+
+def test_embedded_on_wire_6_has_the_module(folder: Path) -> None:
+    """The server is started with the module that `native build` has made, and jobs run by commands; where it is not
+    built and cannot be, one line says what that needs.
+    """
+    cache = folder / "cache"
+    built = default_folder(cache)
+    built.mkdir(parents=True)
+    (built / "emq.so").symlink_to(module())
+    env = {"XDG_CACHE_HOME": str(cache)}
+    with WorkerProcess("run", "run_app:worker", "--embedded", "--wire", "6", env=env, cwd=folder) as worker:
+        worker.saw_sync("worker started")
+        assert worker.records("worker started")[0]["wire"].startswith("6 (")
+        enqueue({"ECHOMQ_URL": worker.records("settings")[0]["url"]}, "emails", "x")
+        worker.saw_sync("job completed")
+        worker.send(signal.SIGINT)
+        assert worker.ended_sync() == 0
+    env = {"XDG_CACHE_HOME": str(folder / "other"), "CC": "no-such-compiler"}
+    code, output = run_worker("run", "run_app:worker", "--embedded", "--wire", "6", env=env, cwd=folder)
+    assert (code, output.count("\n")) == (2, 1)
+    assert "building the module needs no-such-compiler" in output
+
+
+def default_folder(cache: Path) -> Path:
+    """Where the module of these sources is kept below a cache."""
+    from echomq_worker.module import default_folder as folder_of
+
+    return cache / folder_of().relative_to(folder_of().parents[1])
 
 
 def test_the_embedded_server_goes_with_a_worker_that_is_killed(folder: Path) -> None:
