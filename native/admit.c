@@ -8,6 +8,8 @@
 #include "table.h"
 
 enum { WORDS_PER_JOB = 8 };
+/* An expiry has to fit into the server's 64 bits of milliseconds. */
+static const long long LONGEST_TTL_MS = 1LL << 53;
 enum { NOT_JOB = -1, DUPLICATE = 0, ADMITTED = 1, PARKED = 2 };
 
 typedef struct {
@@ -60,7 +62,7 @@ static const char *parse(Call *c, Str **words, Admission *job) {
     if (!empty(words[5])) {
         job->dedup = words[5];
         job->parked = key_of(c, "de:", text_of(words[5]), "");
-        if (!empty(words[6]) && (!whole(words[6], &job->ttl_ms) || job->ttl_ms < 1)) {
+        if (!empty(words[6]) && (!whole(words[6], &job->ttl_ms) || job->ttl_ms < 1 || job->ttl_ms > LONGEST_TTL_MS)) {
             return "ERR admit dedup_ttl_ms must be a whole number above 0";
         }
     }

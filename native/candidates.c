@@ -130,12 +130,21 @@ static void count_attempt(Claim *claim, Str *attempts) {
     claim->held = joined(c, parts, 3);
 }
 
+/* The row's handle for the writing pass. An id with a colon may name what stands beside another row, its lock for one, which
+ * this claim may delete: its row is opened anew. */
+static Key *kept_open(const Candidate *one) {
+    Text id = text_of(one->id);
+    if (!memchr(id.at, ':', id.len)) return one->open;
+    VM_CloseKey(one->open);
+    return NULL;
+}
+
 static void take(Claim *claim, Source *source, const Candidate *one, double crashes) {
     Taken *job = &claim->jobs[claim->count++];
     count_attempt(claim, one->attempts);
     *job = (Taken){.id = one->id,
                    .row = one->key,
-                   .open = one->open,
+                   .open = kept_open(one),
                    .payload = one->payload,
                    .token = claim->token,
                    .held = claim->held,

@@ -18,7 +18,8 @@ typedef struct {
     double weight, busy, limit;
 } Source;
 
-/* A job that is taken. Its row stays open for the writing pass: an id is judged once, so there is no other handle of it. */
+/* A job that is taken. Its row stays open for the writing pass, as an id is judged once; NULL where it has to be opened
+ * anew. */
 typedef struct {
     Key *open;
     Str *id, *row, *payload, *token, *held, *group, *failures;

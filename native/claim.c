@@ -63,7 +63,7 @@ static void reply_head(Call *c, const Head *head, Str *group) {
     } else {
         VM_ReplyWithNull(c->ctx);
     }
-    VM_ReplyWithLongLong(c->ctx, (long long)head->attempts);
+    VM_ReplyWithLongLong(c->ctx, cut_integer(head->attempts));
     if (group) VM_ReplyWithString(c->ctx, group);
 }
 

@@ -9,6 +9,8 @@
 #include "taking.h"
 
 enum { MOST = 1000, LOOK_FURTHER = 4096 };
+/* An expiry has to fit into the server's 64 bits of milliseconds. */
+static const long long LONGEST_LEASE_MS = 1LL << 53;
 enum { KEY_PENDING, KEY_ACTIVE, KEY_RING, KEY_META, KEY_RECEIPT };
 enum { BASE, LEASE, ROOM, READ, RANDOM, MAX_CRASHES, SUSPECTS };
 enum { PAUSED, CONCURRENCY, MAX, WINDOW, FLAT_TURN, LANE_TURN, META_FIELDS };
@@ -99,7 +101,7 @@ static void count_rate(Call *c, const Bounds *b, size_t count) {
     if (b->spent > 0) {
         VM_Call(c->ctx, "INCRBY", "!sl", limiter, (long long)count);
     } else {
-        string_write(c, limiter, integer_str(c, (long long)count), c->now + (long long)b->window);
+        string_write(c, limiter, integer_str(c, (long long)count), c->now + cut_integer(b->window));
     }
 }
 
@@ -206,7 +208,7 @@ int claim_many(Call *c) {
         return refuse_shape(c, "key 5 must be an emq:{q}:claimed:<consumer>");
     }
     if (!are_numbers(c)) return refuse_shape(c, "arguments 3, 4, 6 and 7 must be numbers");
-    if (!whole(c->args[LEASE], &lease) || lease < 1) {
+    if (!whole(c->args[LEASE], &lease) || lease < 1 || lease > LONGEST_LEASE_MS) {
         return refuse(c, "ERR claim lease_ms must be a whole number above 0");
     }
     double read = number_of(c->args[READ], 0), room = number_of(c->args[ROOM], 0);

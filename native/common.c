@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+static const double EXACT = 9007199254740992.0; /* 2^53 */
 enum { ERROR_SIZE = 256, ARENA_SIZE = 32768 };
 
 /* ---- strings ---- */
@@ -78,6 +79,11 @@ double number_of(const Str *string, double otherwise) {
     double value;
     if (!string || VM_StringToDouble(string, &value) != API_OK || isnan(value)) return otherwise;
     return value;
+}
+
+long long cut_integer(double value) {
+    if (value >= EXACT) return (long long)EXACT;
+    return value <= -EXACT ? -(long long)EXACT : (long long)value;
 }
 
 bool whole(const Str *string, long long *value) {

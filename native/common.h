@@ -91,6 +91,8 @@ Str *part_key(Call *c, const Str *row, const char *part);
 
 /* Numbers. Absent or no number: `otherwise`. */
 double number_of(const Str *string, double otherwise);
+/* As an integer reply has it: cut, and bounded by what a double tells apart. */
+long long cut_integer(double value);
 /* A decimal integer of 0 or more, as the due times and batches of the commands are. */
 bool whole(const Str *string, long long *value);
 

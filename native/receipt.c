@@ -38,7 +38,7 @@ void receipt_write(Claim *claim, Str *key, double number, long long lease_ms) {
 
 void reply_start(Call *c, double number, const char *why, Str *random) {
     VM_ReplyWithArray(c->ctx, 6);
-    VM_ReplyWithLongLong(c->ctx, (long long)number);
+    VM_ReplyWithLongLong(c->ctx, cut_integer(number));
     VM_ReplyWithStringBuffer(c->ctx, why, strlen(why));
     VM_ReplyWithString(c->ctx, random);
 }
@@ -55,7 +55,7 @@ void reply_jobs(Call *c, const Taken *jobs, size_t n) {
         VM_ReplyWithString(c->ctx, jobs[i].token);
         VM_ReplyWithString(c->ctx, jobs[i].group);
         VM_ReplyWithString(c->ctx, jobs[i].failures);
-        VM_ReplyWithLongLong(c->ctx, (long long)jobs[i].crashes);
+        VM_ReplyWithLongLong(c->ctx, cut_integer(jobs[i].crashes));
     }
 }
 

@@ -101,7 +101,7 @@ static void write_taken_row(Call *c, const Taken *job) {
         words[n++] = word[W_GROUP];
         words[n++] = job->group;
     }
-    fields_set(job->open, words, n);
+    fields_set(job->open ? job->open : open_both(c, job->row, TYPE_HASH), words, n);
     VM_NotifyKeyspaceEvent(c->ctx, NOTIFY_HASH, "hset", job->row);
     VM_Replicate(c->ctx, "HSET", "sv", job->row, words, n);
 }
