@@ -20,13 +20,13 @@ COPY lua ./lua
 COPY native ./native
 COPY echomq_worker ./echomq_worker
 # Ours and every dependency as wheels, so that the last stage needs no network and no compiler.
-RUN pip wheel --no-cache-dir --wheel-dir /wheels '.[fast]'
+RUN pip wheel --no-cache-dir --wheel-dir /wheels '.[fast,web,metrics]'
 
 FROM python:3.12-slim-bookworm
 ENV PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
-    pip install --no-cache-dir --no-index --find-links /wheels 'echomq-worker[fast]' \
+    pip install --no-cache-dir --no-index --find-links /wheels 'echomq-worker[fast,web,metrics]' \
     && groupadd --gid 10001 worker \
     && useradd --uid 10001 --gid worker --home-dir /app --no-create-home --shell /usr/sbin/nologin worker
 WORKDIR /app
@@ -34,6 +34,7 @@ COPY examples ./examples
 USER 10001:10001
 # What the daemon takes as the order to finish what it has in hand; it is PID 1 here and needs no init.
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=15s --timeout=5s --start-period=10s --retries=3 CMD ["echomq-worker", "ping"]
+# Whether the worker works, where ECHOMQ_HTTP says where it answers; else whether the server is there.
+HEALTHCHECK --interval=15s --timeout=5s --start-period=10s --retries=3 CMD ["echomq-worker", "health"]
 ENTRYPOINT ["echomq-worker"]
 CMD ["--help"]

@@ -74,6 +74,18 @@ def minted_at_ms(id: str) -> int:
     return (decode(id)[1] >> _TIME_SHIFT) + EPOCH_MS
 
 
+def minted_near_ms(id: str) -> int | None:
+    """The same for who asks for every job: read from the eight digits that have it, in a quarter of the time, so it may
+    be a millisecond less. None for what is no branded id.
+    """
+    values = _pair_values()
+    try:
+        high = (values[id[3:5]] * _PAIR + values[id[5:7]]) * _PAIR + values[id[7:9]]
+        return ((high * _PAIR + values[id[9:11]]) * _BASE**3 >> _TIME_SHIFT) + EPOCH_MS
+    except KeyError:
+        return None
+
+
 def group_for(text: str) -> str:
     """A stable branded id for a lane named by any text: `GRP` and the first 63 bits of the text's SHA-256.
 
@@ -234,3 +246,8 @@ def _is_integer(value: object, largest: int) -> bool:
 def _check_namespace(namespace: object) -> None:
     if not isinstance(namespace, str) or _NAMESPACE.fullmatch(namespace) is None:
         raise InvalidId(f"namespace {shown(namespace)}: expected three letters A-Z")
+
+
+@functools.cache
+def _pair_values() -> dict[str, int]:
+    return {pair: value for value, pair in enumerate(_pairs())}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from echomq_worker.clock import Clock
-from echomq_worker.identity import minted_at_ms
+from echomq_worker.identity import minted_near_ms
 from echomq_worker.job import Job
 from echomq_worker.logs import Logger
 from echomq_worker.observers import Blocked, DegradedNow, Observed, Observer, Observers, Started
@@ -44,9 +44,9 @@ class Meter(Observers):
         if kind is Started:
             queue, id, attempt = values
             self._started[queue] += 1
-            if attempt == 1:
+            if attempt == 1 and (minted_ms := minted_near_ms(id)) is not None:
                 # Clocks of two machines: a producer whose clock is ahead has minted in our future.
-                self._waits[queue].add(max(0, self._clock.now_ms() - minted_at_ms(id)) / 1000)
+                self._waits[queue].add(max(0, self._clock.now_ms() - minted_ms) / 1000)
         elif kind is DegradedNow:
             self._outages += 1
         elif kind is Blocked:

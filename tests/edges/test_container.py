@@ -280,7 +280,9 @@ async def test_the_commands_of_the_compose_file(services: dict[str, Any], url: s
     base = f"emq:{{{producer['command'][1]}}}:"
     enqueued = await raw.zcard(f"{base}pending")
     assert enqueued >= 3
-    with WorkerProcess(*worker["command"], env={**worker["environment"], "ECHOMQ_URL": url}, cwd=PROJECT) as running:
+    # Any free port: others test on this machine too.
+    env = {**worker["environment"], "ECHOMQ_URL": url, "ECHOMQ_HTTP": "127.0.0.1:0"}
+    with WorkerProcess(*worker["command"], env=env, cwd=PROJECT) as running:
 
         async def completed() -> int:
             return int(await raw.hget(f"{base}metrics:completed", "count") or 0)

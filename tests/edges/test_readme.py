@@ -146,6 +146,7 @@ def test_every_flag_of_run_is_on_a_page() -> None:
         "target",
         "return",
         "supervised",
+        "reports",
         "pump",
         "log-level",
     }

@@ -17,6 +17,7 @@ from echomq_worker.errors import ConfigError
 from echomq_worker.job import Job
 from echomq_worker.jobs import Jobs
 from echomq_worker.lanes import Lanes
+from echomq_worker.probes.instruments import INSTRUMENTS
 from echomq_worker.verdict import Delay, Reject
 from echomq_worker.worker import Worker
 from tests.support.http import Page, free_port, one, page, scrape
@@ -84,7 +85,7 @@ async def test_what_stands_on_the_pages(url: str) -> None:
 async def test_metrics_equal_a_hand_count(url: str, raw: Redis) -> None:
     """Every outcome, the runs, the waits, what stands where on the server, lanes included.
 
-    Reports 110 (taskiq-python/taskiq#590) and 119 (tobymao/saq#276).
+    Report 110 (taskiq-python/taskiq#590). Report 119 (tobymao/saq#276).
     """
     worker = a_worker()
     async with connect(url) as connector, answering(worker, url) as port:
@@ -155,6 +156,10 @@ async def test_what_is_ready_counts_lanes_and_leaves_out_the_schedule(url: str) 
             assert one(found, "echomq_queue_oldest_pending_age_seconds", queue="q") > 0
             assert one(found, "echomq_jobs_running", queue="q") == one(found, "echomq_leases_held") == 1
             assert one(found, "echomq_slots", queue="q") == 10
+            # With a lane and a job that waits there is nothing that is not told.
+            suffixes = {"counter": "", "gauge": "", "histogram": "_count"}
+            told = {name for name, _ in found}
+            assert [one.name for one in INSTRUMENTS if f"{one.name}{suffixes[one.kind]}" not in told] == []
 
 
 async def test_leases_that_were_extended_are_counted(url: str) -> None:

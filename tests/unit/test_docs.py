@@ -16,6 +16,7 @@ import pytest
 from echomq_worker import acl
 from echomq_worker.conformance import scenarios
 from echomq_worker.keyspace import Keys
+from echomq_worker.probes.instruments import INSTRUMENTS
 from echomq_worker.rows import _FIELDS
 from echomq_worker.script import Script, scripts
 from tests.support import keyspace
@@ -124,10 +125,20 @@ def users() -> str:
     return "\n\n".join(shown)
 
 
+def instruments() -> str:
+    """The table of metrics, in the order in which they are exported."""
+    rows = ["| metric | kind | of | labels | what |", "|---|---|---|---|---|"]
+    for one in INSTRUMENTS:
+        labels = ", ".join(f"`{label}`" for label in one.labels) or "none"
+        rows.append(f"| `{one.name}` | {one.kind} | {one.scope} | {labels} | {one.help} |")
+    return "\n".join(rows)
+
+
 GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "plain verbs": ("protocol.md", lambda: verbs(ours=False)),
     "our verbs": ("protocol.md", lambda: verbs(ours=True)),
     "layers": ("design.md", layers),
+    "metrics": ("metrics.md", instruments),
     "users": ("acl.md", users),
     "scenarios": ("conformance.md", contracts),
 }

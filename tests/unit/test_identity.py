@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from echomq_worker import identity
 from echomq_worker.clock import SystemClock
 from echomq_worker.errors import InvalidArgument, InvalidId
-from echomq_worker.identity import EPOCH_MS, Mint
+from echomq_worker.identity import EPOCH_MS, MAX_SNOWFLAKE, Mint
 from tests.support.clock import ManualClock
 
 ROOT = Path(__file__).parents[2]
@@ -145,6 +145,14 @@ def test_an_id_says_when_it_was_minted() -> None:
     """minted_at_ms is the maker's wall clock at the mint, in ms since 1970."""
     assert identity.minted_at_ms(Mint(ManualClock(NOW_MS)).next()) == NOW_MS
     assert identity.minted_at_ms("JOB00000000000") == EPOCH_MS == 1704067200000
+
+
+@given(st.integers(0, MAX_SNOWFLAKE), st.text(alphabet="A0a-", max_size=14))
+def test_the_quick_reading_is_at_most_a_millisecond_early(snowflake: int, text: str) -> None:
+    """Never late, and nothing for what is no id."""
+    id = identity.encode("JOB", snowflake)
+    assert identity.minted_at_ms(id) - 1 <= (identity.minted_near_ms(id) or 0) <= identity.minted_at_ms(id)
+    assert len(text) >= 11 or identity.minted_near_ms(text) is None
 
 
 def test_a_minted_id_is_made_of_time_node_and_sequence() -> None:
