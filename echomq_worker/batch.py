@@ -236,11 +236,11 @@ class BatchSlots:
         """Whether no batch is in hand."""
         return not self.running
 
-    def start(self, jobs: Sequence[Job]) -> None:
+    def start(self, jobs: Sequence[Job], *, later: bool = False) -> None:
         """Run `jobs` in one call."""
         if jobs:
             self.running.update(jobs)
-            self._slots.start([Batch(jobs)])
+            self._slots.start([Batch(jobs)], later=later)
 
     def take_unstarted(self) -> list[Job]:
         """The jobs of a batch that no runner has begun."""

@@ -7,6 +7,7 @@ recovery of its own: the Metronome sweeps for the whole pool and wakes it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -126,9 +127,8 @@ class Consumer:
 
     def settled(self) -> None:
         """Verdicts were answered: a consumer that stood still for them goes on."""
-        if self._wants_slot and self.slots.free > 0 and not self._settle.stuck:
-            self._wants_slot = False
-            self._nap.wake()
+        if self.slots.free > 0 and not self._settle.stuck:
+            self._wake_for_slot()
 
     async def beat(self) -> Beat:
         """One pass: recovery and promote where they are due, then one claim for the free slots, in one round trip.
@@ -225,7 +225,8 @@ class Consumer:
         if self._stopping:
             self.unstarted += claimed.jobs
         else:
-            self.slots.start(claimed.jobs)
+            # Where there is more the next claim is sent first: the server works while the handlers of this one do.
+            self.slots.start(claimed.jobs, later=claimed.full)
         return claimed
 
     async def _rest_after(self, beat: Beat) -> None:
@@ -250,6 +251,8 @@ class Consumer:
             return
         if claimed.why == "suspects":
             self.claims.wait_for_suspect(self._nap.wake)
+        # Handlers begin first.
+        await asyncio.sleep(0)
         await self._nap.until(lambda: self._rest.park(left_ms))
 
     def _ended(self, job: Job, outcome: Outcome) -> None:
@@ -263,6 +266,9 @@ class Consumer:
                 self._leases.let_go(job)
         else:
             self._settle.put(job, outcome)
+        self._wake_for_slot()
+
+    def _wake_for_slot(self) -> None:
         if self._wants_slot:
             self._wants_slot = False
             self._nap.wake()

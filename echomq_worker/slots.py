@@ -56,8 +56,8 @@ class Places(Protocol):
         """Whether no job is here, neither waiting nor running."""
         ...
 
-    def start(self, jobs: Sequence[Job]) -> None:
-        """Run `jobs`, in time; there is room for all of them."""
+    def start(self, jobs: Sequence[Job], *, later: bool = False) -> None:
+        """Run `jobs`, in time; there is room for all of them. `later`: what is sent in this turn of the loop goes first."""
         ...
 
     def take_unstarted(self) -> list[Job]:
@@ -149,11 +149,13 @@ class Slots(Generic[T, R]):
         """Whether no job is here."""
         return not self.running and not self._jobs
 
-    def start(self, jobs: Sequence[T]) -> None:
-        """Run `jobs`, from the event loop's next turn on; there are free slots for all of them."""
+    def start(self, jobs: Sequence[T], *, later: bool = False) -> None:
+        """Run `jobs`; there is room for all of them. `later`: what is sent in this turn of the loop leaves first."""
         self._jobs.extend(jobs)
-        # Not in this turn: what the caller sends next is on its way first, so that the server works while handlers do.
-        self._loop.call_soon(self._call)
+        if later:
+            self._loop.call_soon(self._call)
+        else:
+            self._call()
 
     def take_unstarted(self) -> list[T]:
         """The jobs that no runner has begun, which will not run here any more."""
