@@ -57,7 +57,7 @@ class Places(Protocol):
         ...
 
     def start(self, jobs: Sequence[Job], *, later: bool = False) -> None:
-        """Run `jobs`, in time; there is room for all of them. `later`: what is sent in this turn of the loop goes first."""
+        """Run `jobs`, in time; there is room for all. `later`: what is sent in this turn of the loop goes first."""
         ...
 
     def take_unstarted(self) -> list[Job]:
