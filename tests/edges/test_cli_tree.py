@@ -83,7 +83,6 @@ WRONG: dict[str, tuple[str, ...]] = {
     "GROUP": ("",),
     "HOST": ("", "a b"),
     "HOST:PORT": (
-        "",
         "8080",
         "localhost",
         "localhost:",
