@@ -24,6 +24,7 @@ from echomq_worker.errors import (
     InvalidQueueName,
     KindRefused,
     ServerError,
+    Unreachable,
     WireError,
 )
 
@@ -56,6 +57,14 @@ _CODES: tuple[tuple[type[EchoMQError], Exit], ...] = (
     (AuthenticationFailed, Exit.SERVER),
     (WireError, Exit.SERVER),
     (ServerError, Exit.SERVER),
+)
+
+
+# What to do next, where the error itself does not say what was expected.
+_HINTS: tuple[tuple[type[EchoMQError], str], ...] = (
+    (FenceRefused, " (another server was meant? if not, ECHOMQ_WIRE_VERSION is the version to expect)"),
+    (AuthenticationFailed, " (the URL has user and password; echomq-worker acl prints the rights that one needs)"),
+    (Unreachable, " (is a server running there? ECHOMQ_URL or --url says where; run --embedded brings one)"),
 )
 
 
@@ -155,7 +164,8 @@ def _told(error: EchoMQError) -> int:
         import traceback
 
         traceback.print_exception(error.__cause__)
-    say_error(str(error))
+    hint = next((hint for kind, hint in _HINTS if isinstance(error, kind)), "")
+    say_error(f"{error}{hint}")
     return next((code for kind, code in _CODES if isinstance(error, kind)), Exit.FAILED)
 
 

@@ -26,9 +26,6 @@ from echomq_worker.cli.top import top
 from echomq_worker.cli.web import web
 from echomq_worker.errors import ConfigError
 
-# What typer raises for a wrong command line; which package it comes from depends on typer's version.
-_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-
 
 def make_app() -> typer.Typer:
     """All commands."""

@@ -27,7 +27,7 @@ def load_worker(target: str) -> Worker:
     found = _import(module_name, target, where)
     for name in attribute.split("."):
         if not hasattr(found, name):
-            raise ConfigError(f"{target!r}: {module_name} has no {attribute}")
+            raise ConfigError(f"{target!r}: {module_name} has no {attribute}{_workers_in(found, module_name)}")
         found = getattr(found, name)
     return _checked(found, target)
 
@@ -56,6 +56,18 @@ def _import(module_name: str, target: str, where: str) -> object:
         raise HandlersFailed(
             f"{target!r}: importing {module_name} failed with {type(error).__name__}, its trace is above"
         ) from error
+
+
+def _workers_in(found: object, module_name: str) -> str:
+    """Which targets there would be."""
+    from echomq_worker.worker import Worker
+
+    names = (
+        [name for name, value in vars(found).items() if isinstance(value, Worker)] if hasattr(found, "__dict__") else []
+    )
+    if not names:
+        return ", nor any other Worker"
+    return f", expected {' or '.join(f'{module_name}:{name}' for name in names[:3])}"
 
 
 def _checked(found: object, target: str) -> Worker:

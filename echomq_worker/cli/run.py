@@ -57,6 +57,9 @@ Http = Annotated[
         "--http", metavar="HOST:PORT", help="Answer probes and metrics there (ECHOMQ_HTTP).", show_default=False
     ),
 ]
+Reload = Annotated[
+    bool, typer.Option("--reload/--no-reload", help="Start again when a Python file below this directory changes.")
+]
 LogFormat = Annotated[
     str | None, typer.Option("--log-format", metavar="FORMAT", help="auto, console or json.", show_default=False)
 ]
@@ -76,6 +79,7 @@ def run(  # noqa: PLR0913 - one parameter per flag, that is how typer reads them
     burst: Burst = False,
     embedded: Embedded = False,
     processes: Processes = 1,
+    reload: Reload = False,
     pump: PumpHere = None,
     wire: WireMode = None,
     http: Http = None,
@@ -93,10 +97,9 @@ def run(  # noqa: PLR0913 - one parameter per flag, that is how typer reads them
 
     # Before the settings: who has the target wrong is told so, whatever else is missing.
     split_target(target)
-    if embedded and url is not None:
-        raise ConfigError("--embedded and --url: expected one of them")
-    flags = {"concurrency": concurrency, "pump": pump, "wire": wire, "http": http}
-    flags |= {"log_format": log_format, "log_level": log_level}
+    _check_flags(url, embedded=embedded, reload=reload, processes=processes, burst=burst)
+    logs = {"log_format": log_format, "log_level": log_level}
+    flags = {"concurrency": concurrency, "pump": pump, "wire": wire, "http": http, **logs}
     settings = settings_for(url, **flags)
     if not embedded:
         # Read here as well as where it is dialled: a wrong one is the only line then, and no process is started.
@@ -111,8 +114,9 @@ def run(  # noqa: PLR0913 - one parameter per flag, that is how typer reads them
             settings = settings_for(own_url, **flags)
         if not supervised:
             _say_settings(settings)
-        if processes > 1:
-            code = _supervise(context.obj, settings, processes=processes, burst=burst, own_url=own_url)
+        if reload or processes > 1:
+            supervise = _reload if reload else _supervise
+            code = supervise(context.obj, settings, processes=processes, burst=burst, own_url=own_url)
         else:
             code = _work(target, settings, queues=queue or (), burst=burst, supervised=supervised, reports=reports)
     raise typer.Exit(code)
@@ -253,7 +257,7 @@ def child_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
     What is added comes last among the options and wins: one process, no server of its own, an eye on the parent.
     """
-    added = ["--processes", "1", "--no-embedded", "--supervised"]
+    added = ["--processes", "1", "--no-embedded", "--no-reload", "--supervised"]
     cut = list(arguments).index("--") if "--" in arguments else len(arguments)
     return [sys.executable, "-m", "echomq_worker", *arguments[:cut], *added], list(arguments[cut:])
 
@@ -292,5 +296,33 @@ def _supervise(
         fleet = Fleet(processes, about={"version": __version__, "wire_version": settings.wire_version})
         async with serving(settings.http, fleet):
             return await Supervisor(plan, fleet=fleet).run()
+
+    return asyncio.run(main())
+
+
+def _check_flags(url: str | None, *, embedded: bool, reload: bool, processes: int, burst: bool) -> None:
+    """Raise ConfigError for flags that do not go together, and where there is nothing to watch files with."""
+    if embedded and url is not None:
+        raise ConfigError("--embedded and --url: expected one of them")
+    if not reload:
+        return
+    if processes > 1 or burst:
+        raise ConfigError(f"--reload and {'--burst' if burst else '--processes'}: expected one of them")
+    from echomq_worker.reloader import watchfiles
+
+    watchfiles()
+
+
+def _reload(arguments: Sequence[str], settings: Settings, *, processes: int, burst: bool, own_url: str | None) -> int:
+    """As `_supervise`, for the one process of --reload."""
+    from echomq_worker.reloader import Reloader
+    from echomq_worker.supervisor import Plan
+
+    command, tail = child_command(arguments)
+    environments = child_environments(settings, processes, own_url=own_url)
+    plan = Plan(command=command, tail=tail, environments=environments, grace_ms=settings.grace_ms, burst=burst)
+
+    async def main() -> int:
+        return await Reloader(plan, Path.cwd()).run()
 
     return asyncio.run(main())

@@ -23,7 +23,7 @@ def bare_app() -> typer.Typer:
         name="echomq-worker",
         help="A worker for EchoMQ job queues on Valkey.",
         epilog="ECHOMQ_URL, such as redis://localhost:6379/0, is the server.",
-        add_completion=False,
+        add_completion=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},

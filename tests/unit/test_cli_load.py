@@ -81,7 +81,7 @@ def test_a_package_is_a_module_too(folder: Path) -> None:
         ("jobs/cli_app.py:worker", "a module's name and not a file, such as jobs.cli_app:worker"),
         ("cli_app_nowhere:worker", "no module 'cli_app_nowhere', neither in "),
         ("cli_app_nowhere.jobs:worker", "no module 'cli_app_nowhere', neither in "),
-        ("cli_app:missing", "'cli_app:missing': cli_app has no missing"),
+        ("cli_app:missing", "'cli_app:missing': cli_app has no missing, expected cli_app:worker"),
         ("cli_app:number", "'cli_app:number' is of type int, expected a Worker"),
         ("cli_app:send", "'cli_app:send' is of type function, expected a Worker"),
         ("cli_app:empty", "'cli_app:empty' has no handlers"),

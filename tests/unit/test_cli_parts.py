@@ -209,7 +209,7 @@ def test_every_argument_reaches_the_child() -> None:
 
     Report 98 (taskiq-python/taskiq#472).
     """
-    added = ["--processes", "1", "--no-embedded", "--supervised"]
+    added = ["--processes", "1", "--no-embedded", "--no-reload", "--supervised"]
     mine = ["run", "app:worker", "--queue", "a", "--processes", "4", "--burst"]
 
     assert child_command(mine) == ([sys.executable, "-m", "echomq_worker", *mine, *added], [])
