@@ -93,11 +93,9 @@ def run(  # noqa: PLR0913 - one parameter per flag, that is how typer reads them
     Signals are SIGTERM and SIGINT; with --burst it ends when nothing is left.
     """
     from echomq_worker.address import Address
-    from echomq_worker.cli.load import split_target
 
     # Before the settings: who has the target wrong is told so, whatever else is missing.
-    split_target(target)
-    _check_flags(url, embedded=embedded, reload=reload, processes=processes, burst=burst)
+    _check_line(target, url, embedded=embedded, reload=reload, processes=processes, burst=burst)
     logs = {"log_format": log_format, "log_level": log_level}
     flags = {"concurrency": concurrency, "pump": pump, "wire": wire, "http": http, **logs}
     settings = settings_for(url, **flags)
@@ -300,8 +298,13 @@ def _supervise(
     return asyncio.run(main())
 
 
-def _check_flags(url: str | None, *, embedded: bool, reload: bool, processes: int, burst: bool) -> None:
-    """Raise ConfigError for flags that do not go together, and where there is nothing to watch files with."""
+def _check_line(target: str, url: str | None, *, embedded: bool, reload: bool, processes: int, burst: bool) -> None:
+    """Raise ConfigError for a target of another form, for flags that do not go together, and where there is nothing to
+    watch files with.
+    """
+    from echomq_worker.cli.load import split_target
+
+    split_target(target)
     if embedded and url is not None:
         raise ConfigError("--embedded and --url: expected one of them")
     if not reload:
