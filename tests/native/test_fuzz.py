@@ -18,7 +18,7 @@ def test_random_calls_find_nothing() -> None:
     module()
     assert shutil.which("cc")
     with checked_server() as server:
-        tally = fuzz(server, calls=3_000, seed=7)
+        tally = fuzz(server, calls=3_000, seed=8)
     assert tally["commands"] == len(shapes())
     # They get far: half of them are no refusals.
     assert tally["values"] > 1_000, tally

@@ -195,9 +195,9 @@ class Caller:
     def change(self) -> Words:
         """A plain command that changes the queue, for the better or the worse."""
         drawn = self._random.random()
-        if drawn < 0.005:
+        if drawn < 0.01:
             return ["FLUSHDB"]
-        if drawn < 0.02:
+        if drawn < 0.018:
             return self._other_type()
         return self._random.choice([self._row, self._row, self._member, self._member, self._counter, self._family])()
 
