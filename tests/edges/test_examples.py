@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+import tomllib
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,19 @@ def example(name: str) -> Any:
 def logged(caplog: pytest.LogCaptureFixture, name: str) -> list[str]:
     """What an example has said."""
     return [record.getMessage() for record in caplog.records if record.name == name]
+
+
+def test_the_build_checks_the_examples_with_both_type_checkers() -> None:
+    """In strict mode, all of them.
+
+    Report 112 (taskiq-python/taskiq#288).
+    """
+    build = (PROJECT / ".ci" / "run").read_text()
+    settings = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["pyright"]
+
+    assert re.search(r"^mypy --strict .* examples$", build, re.MULTILINE)
+    assert re.search(r"^pyright( |$)", build, re.MULTILINE)
+    assert (settings["include"], settings["typeCheckingMode"]) == (["examples"], "strict")
 
 
 @pytest.mark.blocks("FastAPI reads its own files when it is first asked")

@@ -23,8 +23,9 @@ from echomq_worker.repeat import Repeat
 from echomq_worker.testing import NotIdle, call_handler, make_job, run_until_idle
 from echomq_worker.verdict import Delay
 from echomq_worker.worker import Worker
-from tests.support.running import quick
+from tests.support.running import quick, running
 from tests.support.valkey import free_port
+from tests.support.waiting import wait_until
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "testing.md"
 
@@ -36,7 +37,10 @@ def run_pytest(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_file_of_the_page_passes(tmp_path: Path) -> None:
-    """Under pytest-asyncio in strict mode, anyio and neither, in one run, with nothing left open."""
+    """Under pytest-asyncio in strict mode, anyio and neither, in one run, with nothing left open.
+
+    Report 113 (taskiq-python/taskiq#82).
+    """
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\naddopts = -W error\nasyncio_default_fixture_loop_scope = function\n"
     )
@@ -181,6 +185,23 @@ async def test_the_url_of_the_test_wins(url: str, monkeypatch: pytest.MonkeyPatc
         await run_until_idle(worker, url=f"redis://127.0.0.1:{free_port()}")
 
 
+async def test_a_worker_that_runs_already_goes_on(url: str) -> None:
+    """A second run is refused with one line, and the first one is none the worse."""
+    worker, seen = Worker(), list[bytes]()
+
+    @worker.handler("a")
+    async def handle(payload: bytes) -> None:
+        seen.append(payload)
+
+    async with connect(url) as connector, running(worker, url):
+        await Jobs(connector).enqueue("a", b"1")
+        await wait_until(lambda: seen, "it runs")
+        with pytest.raises(ConfigError, match="it runs already"):
+            await run_until_idle(worker, url=url)
+        await Jobs(connector).enqueue("a", b"2")
+        await wait_until(lambda: len(seen) == 2, "it still runs")
+
+
 def test_another_event_loop_is_refused() -> None:
     """One line instead of a failure deep inside."""
     with pytest.raises(ConfigError, match="expected an event loop of asyncio"):
@@ -259,7 +280,10 @@ async def test_a_handler_is_called_as_the_worker_calls_it() -> None:
 
 
 async def test_a_lifespan_is_overridden_for_the_length_of_a_block(url: str) -> None:
-    """The handlers of a run see it, and the one before is back afterwards."""
+    """The handlers of a run see it, and the one before is back afterwards.
+
+    Report 114 (taskiq-python/taskiq#377).
+    """
     worker, seen = Worker(), list[Any]()
 
     @worker.lifespan

@@ -44,7 +44,10 @@ def telling(worker: Worker, told: Told) -> None:
 
 
 async def test_each_end_is_told_once_and_after_the_server_has_it(url: str) -> None:
-    """A completion when its row is gone, a death when it is in the dead set; a retry and a delay are no end."""
+    """A completion when its row is gone, a death when it is in the dead set; a retry and a delay are no end.
+
+    Report 118 (sidekiq/sidekiq#4859).
+    """
     worker, told, at_the_time = Worker(), list[Any](), list[Any]()
     telling(worker, told)
 
