@@ -219,6 +219,8 @@ class Repeat:
                 ]
             )
         )
+        # A record that says a period runs by that, whatever else it says.
+        rows = [(*row[:3], None, None) if row[0] is not None else row for row in rows]
         both = zip(rows, periods, calendars, strict=True)
         scores = [period if row[3] is None else calendar for row, period, calendar in both]
         return [

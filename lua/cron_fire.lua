@@ -1,7 +1,8 @@
 -- cron_fire: claims due occurrences of calendars, enqueues them and moves them on to the run that the host has computed, so
 -- that each fires once for the whole fleet and no crash falls in between (ours).
 -- A name whose next run is not `due` any more was fired, or moved, by somebody else. One whose record says another calendar
--- than the host computed with stays due, for the next tick. An id that has a row already fires nothing and stays due.
+-- than the host computed with stays due, for the next tick. An id that has a row already fires nothing and stays due. A record
+-- that says a period, too, was registered anew by a client that knows periods only, and runs by that.
 -- KEYS[1] emq:{q}:cron
 -- KEYS[2] emq:{q}:pending
 -- ARGV[1] emq:{q}:
@@ -18,7 +19,7 @@ for i = 3, #ARGV, 6 do
   if not (tonumber(ARGV[i + 2]) and tonumber(ARGV[i + 3])) then
     return redis.error_reply('ERR repeat due and next must be numbers of milliseconds')
   end
-  records[i] = redis.call('HMGET', p .. 'repeat:' .. name, 'cron', 'tz', 'template')
+  records[i] = redis.call('HMGET', p .. 'repeat:' .. name, 'cron', 'tz', 'template', 'every_ms')
   scores[name] = tonumber(redis.call('ZSCORE', KEYS[1], name))
   taken[id] = redis.call('EXISTS', p .. 'job:' .. id) == 1
 end
@@ -29,7 +30,7 @@ local answers, fired = {}, 0
 for i = 3, #ARGV, 6 do
   local name, id, due, next_at = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
   local record, score, answer = records[i], scores[name], nil
-  if not (record[1] and record[3]) then
+  if record[4] or not (record[1] and record[3]) then
     redis.call('ZREM', KEYS[1], name)
     answer = 'absent'
   elseif score ~= due or due > now then

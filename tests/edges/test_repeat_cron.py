@@ -220,6 +220,22 @@ async def test_a_pump_that_knows_periods_only_does_no_harm(
     assert (await queue.state())["cron"] == {"nightly": ms("2026-03-29T03:00+02:00")}
 
 
+async def test_a_name_that_another_client_has_given_a_period_runs_by_that(
+    repeat: Repeat, wire: Connector, clock: ManualClock, queue: Queue
+) -> None:
+    """Such as our release before, with `update`: it is in both registries then, and one of them fires it."""
+    await repeat.register(QUEUE, "nightly", cron="0 3 * * *", template=b"t")
+    await queue.put({"repeat": {"nightly": START_MS}, "repeat:nightly": {"every_ms": "1000"}})
+
+    (listed,) = {record.name: record for record in await repeat.list(QUEUE)}.values()
+    assert (listed.every_ms, listed.cron, listed.next_at_ms) == (1_000, None, START_MS)
+    clock.set(ms("2026-03-28T14:00+01:00"))
+    made = pump(wire, clock)
+    assert [(await made.beat()).fired for _ in range(2)] == [1, 0]
+    assert "cron" not in await queue.state()
+    assert len(await repeat.list(QUEUE)) == 1
+
+
 async def test_a_pump_that_cannot_compute_leaves_it_to_another(
     repeat: Repeat, wire: Connector, clock: ManualClock, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 from pydantic import BaseModel
 from redis.asyncio import Redis
@@ -232,6 +234,24 @@ async def test_every_job_of_a_flow_is_linked_to_who_added_it(url: str) -> None:
     runs = [span for span in kept.spans() if span.name.startswith("process")]
     assert len(runs) == 4
     assert all(len(linked(run)) == 1 and linked(run)[0] in sent for run in runs)
+
+
+async def test_what_waits_to_be_exported_is_at_the_end_of_a_run(url: str) -> None:
+    """A process may be gone right after: the provider is asked for it, and need not be given to the worker again."""
+    worker, exporter = Worker(), InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=3_600_000))
+
+    @worker.handler("q")
+    async def handler(_job: Job) -> None:
+        await asyncio.sleep(0)
+
+    async with connect(url) as connector:
+        await Jobs(connector).enqueue("q", b"x")
+    await burst(instrument(worker, tracer_provider=provider), url)
+
+    assert [span.name for span in exporter.get_finished_spans()] == ["process q"]
+    provider.shutdown()
 
 
 async def test_the_instruments_agree_with_what_was_done(url: str) -> None:

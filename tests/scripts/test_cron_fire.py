@@ -10,6 +10,7 @@ from echomq_worker.errors import KindRefused, ServerError
 from tests.support.own import Own
 from tests.support.plain import Queue, State, job, row
 
+BOTH = {"every_ms": "5", "template": "t", "cron": "0 3 * * *", "tz": "UTC"}
 CALENDAR = ("0 3 * * *", "UTC")
 
 
@@ -63,7 +64,7 @@ async def test_what_does_not_fire_writes_nothing(
     assert await queue.state() == before
 
 
-@pytest.mark.parametrize("record", [{}, {"cron": "0 3 * * *", "tz": "UTC"}, {"every_ms": "5", "template": "t"}])
+@pytest.mark.parametrize("record", [{}, {"cron": "0 3 * * *", "tz": "UTC"}, {"every_ms": "5", "template": "t"}, BOTH])
 async def test_a_record_that_cannot_run_is_dropped(own: Own, queue: Queue, record: dict[str, str]) -> None:
     """Cancelled by a client that knows no calendars, perhaps registered again with a period: the place goes."""
     await queue.put({"cron": {"nightly": 1_000}} | ({"repeat:nightly": record} if record else {}))
