@@ -7,6 +7,7 @@ Source: protocol section 7 (native twins). Blocking, through clients of the test
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -117,12 +118,24 @@ class Twins:
 
     def command(self, state: State, verb: Verb, name: str | None = None) -> Outcome:
         """What its twin makes of it, or the command `name`."""
-        words = (name or TWINS[verb.name], len(verb.keys), *(BASE + key for key in verb.keys), *verb.args)
-        return self._run(self._native, state, words)
+        return self._run(self._native, state, self._words(verb, name))
+
+    def _words(self, verb: Verb, name: str | None = None) -> tuple[Any, ...]:
+        return (name or TWINS[verb.name], len(verb.keys), *(BASE + key for key in verb.keys), *verb.args)
 
     def raw(self, state: State, *words: Any) -> Outcome:
         """Any command, on the twin's side."""
         return self._run(self._native, state, words)
+
+    def again(self, verb: Verb) -> None:
+        """One more command, on what stands on the twin's side; its reply is not looked at."""
+        client: Any = self._native
+        with suppress(redis.ResponseError):
+            client.execute_command(*self._words(verb))
+
+    def replicated(self) -> None:
+        """Return when a replica has what was written on the twin's side. AssertionError after 10 s."""
+        assert self._native.wait(1, 10_000) == 1, "no replica has it all"
 
     def now(self) -> Outcome:
         """What stands on the twin's side; its reply is None."""
