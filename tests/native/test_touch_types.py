@@ -15,7 +15,7 @@ from echomq_worker.twins import TWINS
 from tests.scripts.test_touch import NAMES, Verb
 from tests.scripts.test_touch_types import ALL_CASES, WRONG
 from tests.support.flows import FlowVerbs
-from tests.support.plain import GROUP, Queue
+from tests.support.plain import GROUP, Queue, State
 from tests.support.valkey import ValkeyServer, raw_client
 
 # Of a row in a lane they decline.
@@ -39,6 +39,17 @@ async def queue(native: ValkeyServer) -> AsyncIterator[Queue]:
         yield Queue(client)
 
 
+def ungrouped(case: str, state: State) -> State:
+    """The state of a case, without lanes where the command declines them."""
+    if case.split(maxsplit=1)[0] not in _LANES:
+        return state
+    return {
+        name: {field: one for field, one in value.items() if field != "group"} if isinstance(value, dict) else value
+        for name, value in state.items()
+        if not name.startswith(f"g:{GROUP}")
+    }
+
+
 async def _refusal(verb: Verb, flow: FlowVerbs) -> str:
     """The text of the error, nothing where it is taken."""
     try:
@@ -52,12 +63,7 @@ async def _refusal(verb: Verb, flow: FlowVerbs) -> str:
 async def test_a_key_of_another_type_leaves_everything_as_it_was(case: str, flow: FlowVerbs, queue: Queue) -> None:
     """Each key in turn: the verb does not use it and succeeds, or answers WRONGTYPE and the keyspace is unchanged."""
     state, verb = ALL_CASES[case]
-    if case.split(maxsplit=1)[0] in _LANES:
-        state = {
-            name: {field: one for field, one in value.items() if field != "group"} if isinstance(value, dict) else value
-            for name, value in state.items()
-            if not name.startswith(f"g:{GROUP}")
-        }
+    state = ungrouped(case, state)
     refused = set()
     for name in NAMES:
         await queue.raw.flushall()
