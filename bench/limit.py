@@ -22,6 +22,8 @@ from echomq_worker.jobs import Jobs
 from echomq_worker.keyspace import Keys
 
 QUEUE = "limit"
+JOBS = 100_000
+BATCH = 250
 _LEASE_MS = 30_000
 _IN_FLIGHT = 2
 
@@ -97,8 +99,8 @@ async def run(jobs: int, batch: int) -> dict[str, float]:
 def main() -> None:
     """Run the benchmark with the options of the command line."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--jobs", type=int, default=100_000)
-    options.add_argument("--batch", type=int, default=250)
+    options.add_argument("--jobs", type=int, default=JOBS)
+    options.add_argument("--batch", type=int, default=BATCH)
     options.add_argument("--runs", type=int, default=5)
     given = options.parse_args()
     rows = [asyncio.run(run(given.jobs, given.batch)) for _ in range(given.runs)]

@@ -2,9 +2,9 @@
 
 `--kind`: noop (default), model (payloads that pydantic reads), plain (a `def` handler, in threads), failing (one job in
 twenty fails once); `--lanes N` spreads the jobs over N groups; `--wire 6` (or auto) with `--module FILE` has the server
-run commands in place of scripts. Prints one line of JSON: jobs per second (from the first
-handler call to the last, median and spread of the runs), calls of verbs per job, server and worker CPU per job. Exits
-with 1 when a job is not completed; never because of a time.
+run commands in place of scripts; `--limit` runs `limit` before each drain and tells the share of it. Prints one line of
+JSON: jobs per second (from the first handler call to the last, median and spread of the runs), calls of verbs per job,
+server and worker CPU per job. Exits with 1 when a job is not completed; never because of a time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 
+from bench import limit
 from bench.app import QUEUE
 from bench.harness import PAYLOAD, commands, report, server, spread, worker
 from echomq_worker.connector import connect
@@ -24,6 +25,13 @@ async def run(jobs: int, options: list[str], lanes: int, *, wire: str = "4", mod
     """One drain of `jobs` jobs on a server of its own."""
     with server(*(["--loadmodule", module] if module else [])) as url:
         return await _drain(url, jobs, options, lanes, wire)
+
+
+async def beside_limit(jobs: int, options: list[str], lanes: int, *, wire: str, module: str) -> dict[str, float]:
+    """The same behind a run of `limit`, and which share of it that is."""
+    most = (await limit.run(limit.JOBS, limit.BATCH))["jobs_per_s"]
+    done = await run(jobs, options, lanes, wire=wire, module=module)
+    return {**done, "limit_per_s": most, "share_of_limit": done["jobs_per_s"] / most}
 
 
 async def _drain(url: str, jobs: int, options: list[str], lanes: int, wire: str) -> dict[str, float]:
@@ -56,12 +64,16 @@ def main() -> None:
     options.add_argument("--lanes", type=int, default=0)
     options.add_argument("--wire", default="4", choices=WIRES)
     options.add_argument("--module", default="", help="the module emq, loaded into the server")
+    options.add_argument("--limit", action="store_true")
+    options.add_argument("--uvloop", action="store_true")
     options.add_argument("--runs", type=int, default=5)
     given = options.parse_args()
     chosen = {name: getattr(given, name) for name in ("kind", "concurrency", "consumers")}
     words = [word for name, value in chosen.items() for word in (f"--{name}", str(value))]
+    words += ["--uvloop"] * given.uvloop
+    one = beside_limit if given.limit else run
     rows = [
-        asyncio.run(run(given.jobs, words, given.lanes, wire=given.wire, module=given.module))
+        asyncio.run(one(given.jobs, words, given.lanes, wire=given.wire, module=given.module))
         for _ in range(given.runs)
     ]
     report(
@@ -70,6 +82,7 @@ def main() -> None:
         **chosen,
         lanes=given.lanes,
         wire=given.wire,
+        uvloop=given.uvloop,
         runs=given.runs,
         **{name: spread([row[name] for row in rows]) for name in rows[0]},
     )

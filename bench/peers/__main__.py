@@ -22,11 +22,11 @@ from bench.peers.venvs import PACKAGES, python_of, version_of
 
 # At which each peer drained fastest of 10, 50, 100 and 500.
 BEST = {"arq": 500, "saq": 50, "streaq": 10, "taskiq": 500, "dramatiq": 50, "celery": 50, "ardiq": 100, "bullmq": 10}
-OURS = ("--kind", "noop", "--concurrency", "500", "--consumers", "2")
+OURS = ("--concurrency", "1000")
 
 
 def _throughput(kind: str) -> float:
-    options = [*OURS[2:], "--kind", kind]
+    options = [*OURS, "--kind", kind]
     return asyncio.run(throughput.run(40_000, options, 0))["jobs_per_s"]
 
 
