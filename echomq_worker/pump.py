@@ -7,7 +7,6 @@ twice counts once. Every repeat is priced on the host clock, as the seed has it.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from dataclasses import dataclass
 
@@ -117,19 +116,15 @@ class Pump:
         keys = self._keys
         now = self._clock.now_ms()
         with anyio.CancelScope(shield=True):
-            # Both are queued in one turn of the event loop, so they leave in one write.
-            (due, head, calendar, reports), (promoted,) = await asyncio.gather(
-                self._wire.pipeline(
-                    [
-                        ("ZRANGEBYSCORE", keys.repeat, "-inf", now, "LIMIT", 0, BATCH),
-                        ("ZRANGE", keys.repeat, 0, 0, "WITHSCORES"),
-                        ("ZRANGE", keys.cron, 0, 0, "WITHSCORES"),
-                        ("LRANGE", keys.outbox, 0, OUTBOX_BATCH - 1),
-                    ]
-                ),
-                evaluate_many(
-                    self._wire, [("promote", (keys.schedule, keys.pending), (keys.base, self._promote_batch))]
-                ),
+            due, head, calendar, reports, promoted = await evaluate_many(
+                self._wire,
+                [("promote", (keys.schedule, keys.pending), (keys.base, self._promote_batch))],
+                beside=[
+                    ("ZRANGEBYSCORE", keys.repeat, "-inf", now, "LIMIT", 0, BATCH),
+                    ("ZRANGE", keys.repeat, 0, 0, "WITHSCORES"),
+                    ("ZRANGE", keys.cron, 0, 0, "WITHSCORES"),
+                    ("LRANGE", keys.outbox, 0, OUTBOX_BATCH - 1),
+                ],
             )
             for reply in (due, head, calendar, reports, promoted):
                 if isinstance(reply, Exception):

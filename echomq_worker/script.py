@@ -51,8 +51,9 @@ async def preload(wire: Wire) -> int:
     return sum(not isinstance(reply, Exception) for reply in replies)
 
 
-async def evaluate_many(wire: Wire, calls: Sequence[Call]) -> list[Any]:
-    """Run scripts in one round trip and return their replies in order, refusals and other errors in place.
+async def evaluate_many(wire: Wire, calls: Sequence[Call], *, beside: Sequence[Sequence[Any]] = ()) -> list[Any]:
+    """Run scripts in one round trip and return their replies in order, refusals and other errors in place; before them
+    those of the plain commands `beside` them.
 
     Where the server does not know a script, those calls alone are sent again with its text: they have not run. Where
     that does not reach the server any more it is ConnectionLost, as the replies of the others are lost with it.
@@ -60,19 +61,25 @@ async def evaluate_many(wire: Wire, calls: Sequence[Call]) -> list[Any]:
     checked = [_checked(name, keys, args) for name, keys, args in calls]
     replies = await wire.pipeline(
         [
-            ("EVALSHA", script.sha, len(keys), *keys, *args)
-            for script, (_, keys, args) in zip(checked, calls, strict=True)
+            *beside,
+            *(
+                ("EVALSHA", script.sha, len(keys), *keys, *args)
+                for script, (_, keys, args) in zip(checked, calls, strict=True)
+            ),
         ]
     )
-    unknown = [i for i, reply in enumerate(replies) if isinstance(reply, ServerError) and reply.code == "NOSCRIPT"]
+    first = len(beside)
+    unknown = [
+        i for i, reply in enumerate(replies[first:]) if isinstance(reply, ServerError) and reply.code == "NOSCRIPT"
+    ]
     if unknown:
         texts = [("EVAL", checked[i].source, len(calls[i][1]), *calls[i][1], *calls[i][2]) for i in unknown]
         try:
             again = await wire.pipeline(texts)
         except Unreachable as error:
-            if len(unknown) == len(calls):
+            if len(unknown) == len(replies):
                 raise
             raise ConnectionLost(str(error)) from error
         for i, reply in zip(unknown, again, strict=True):
-            replies[i] = reply
+            replies[first + i] = reply
     return replies

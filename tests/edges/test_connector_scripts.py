@@ -72,6 +72,20 @@ async def test_a_batch_of_scripts_repeats_only_what_the_server_did_not_know(serv
         assert await evaluate_many(connector, []) == []
 
 
+async def test_plain_commands_beside_scripts_are_sent_once(server: ValkeyServer, url: str) -> None:
+    """Their replies come first; where a script has to be sent again they are not."""
+    async with Proxy(server.port) as proxy, connect(proxy.url) as connector:
+        await connector.call("SCRIPT", "FLUSH")
+        beside = [("SADD", "emq:{q}:paused", "a"), ("LLEN", PENDING)]
+        for expected in ([1, 0], [0, 0]):
+            proxy.seen.clear()
+            keys: list[str | bytes] = ["emq:{q}:schedule", PENDING]
+            replies = await evaluate_many(connector, [("promote", keys, ["emq:{q}:", 100])] * 2, beside=beside)
+            assert replies == [*expected, 0, 0]
+            assert proxy.count(b"SADD") == 1
+            assert proxy.count(b"$4\r\nEVAL\r\n") == (2 if expected == [1, 0] else 0)
+
+
 async def test_every_script_can_be_known_before_its_first_call(url: str, raw: Redis) -> None:
     """A preload is one round trip after which no call meets NOSCRIPT; an empty or forgetful server is no trouble."""
     await raw.script_flush()
