@@ -91,11 +91,12 @@ __attribute__((visibility("default"))) int ValkeyModule_OnLoad(Ctx *ctx, Str **a
     if (argc) return API_ERR;
     if (api_load(ctx, "emq", MODULE_VERSION) != API_OK) return API_ERR;
     words_make();
-#define V(function, ...) \
-    if (add(ctx, &verb_##function, handle_##function) != API_OK) return API_ERR;
+    int failed = 0;
+#define V(function, ...) failed |= add(ctx, &verb_##function, handle_##function) != API_OK;
     COMMANDS(V)
 #undef V
-    return API_OK;
+    if (failed) words_free();
+    return failed ? API_ERR : API_OK;
 }
 
 __attribute__((visibility("default"))) int ValkeyModule_OnUnload(Ctx *ctx) {
