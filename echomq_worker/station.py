@@ -225,7 +225,7 @@ class Station:
         """
         if not self.idle:
             return False
-        keys = self.keys
+        keys, ended = self.keys, self.journal.counts.total()
         paused, pending, ring, (seconds, _), reports = rows.checked(
             await self._shared.connector.pipeline(
                 [
@@ -242,7 +242,9 @@ class Station:
             return False
         until = int(seconds) * 1000 + horizon_ms
         due = await self._shared.connector.call("ZCOUNT", keys.schedule, "-inf", until)
-        return bool(paused) or (not (pending or ring or due) and self.idle)
+        # What ended meanwhile may have released another one: of a lane at its ceiling, say, which was off the ring.
+        stood = self.journal.counts.total() == ended
+        return bool(paused) or (not (pending or ring or due) and stood and self.idle)
 
     def let_go(self, job: Job) -> None:
         """The job is settled or handed over: nothing in this process holds it any more."""

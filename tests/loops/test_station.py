@@ -174,3 +174,39 @@ async def test_a_burst_hears_of_a_server_that_is_busy(own_server: OwnServer) -> 
         with pytest.raises(Unavailable, match="BUSY"):
             await made.station.exhausted(5_000)
         await raw.script_kill()
+
+
+async def test_what_ends_during_a_look_is_looked_at_again(
+    url: str, raw: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lane at its ceiling is off the ring while its job runs. Where that ends before the look does, the next job of
+    the lane may be claimed, and a burst is not over.
+    """
+    gate = Gate()
+    async with connect(url) as connector, stand(url, gate.handler, concurrency=1) as made:
+        lanes, group = Lanes(connector), Lanes.group_for("x")
+        await lanes.limit("q", group, 1)
+        for _ in range(2):
+            await lanes.enqueue("q", group, b"x")
+        wire = made.station._shared.connector
+        pipeline, call = wire.pipeline, wire.call
+
+        async def as_it_is_claimed(commands: Any) -> list[Any]:
+            if commands[0][0] == "HEXISTS":
+                await made.consumer.beat()
+                await wait_until(lambda: gate.began, "the first one runs")
+            return await pipeline(commands)
+
+        async def as_it_ends(*words: Any) -> Any:
+            answer = await call(*words)
+            if words[0] == "ZCOUNT":
+                gate.gate.set()
+                await wait_until(lambda: made.counts.get("done"), "the first one is done")
+            return answer
+
+        with monkeypatch.context() as patched:
+            patched.setattr(wire, "pipeline", as_it_is_claimed)
+            patched.setattr(wire, "call", as_it_ends)
+            assert not await made.station.exhausted(1_000)
+        assert await raw.llen("emq:{q}:ring") == 1
+        assert made.station.idle
