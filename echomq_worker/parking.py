@@ -23,8 +23,6 @@ MARGIN_MS = 1_900
 # Who was handed a token claims, and is back within a round trip or two: so long the others' BLPOP waits for it, which
 # costs less than one without it that has to be ended again.
 _BACK_S = 0.001
-# Who begins to wait may have claimed something just now: its handlers begin first, so many turns of the loop later.
-_TURNS = 2
 # A token for somebody who is away waits for it; then others may have it: it may have no use for one.
 _OWED_S = 0.02
 # Where a BLPOP cannot be ended it is short, as long as somebody may come whose keys are not in it.
@@ -146,17 +144,10 @@ class Parking:
             seat.tell(None)
 
     def _look_soon(self) -> None:
-        """In a turn of the loop that comes soon, once for all who begin to wait until then."""
+        """In the next turn of the loop, once for all who begin to wait in this one."""
         if not self._looks:
             self._looks = True
-            self._turn(_TURNS)
-
-    def _turn(self, turns: int) -> None:
-        loop = asyncio.get_running_loop()
-        if turns:
-            loop.call_soon(self._turn, turns - 1)
-        else:
-            loop.call_soon(self._look)
+            asyncio.get_running_loop().call_soon(self._look)
 
     def _look(self) -> None:
         """See to it that a BLPOP stands for everybody who waits."""
