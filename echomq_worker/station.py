@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 
 from echomq_worker import children, rows
 from echomq_worker.batch import BatchExecutor, BatchSlots
+from echomq_worker.burst import nothing_left
 from echomq_worker.claims import Claims
 from echomq_worker.clock import Clock
 from echomq_worker.connector import Connector
@@ -225,26 +226,10 @@ class Station:
         """
         if not self.idle:
             return False
-        keys, ended = self.keys, self.journal.counts.total()
-        paused, pending, ring, (seconds, _), reports = rows.checked(
-            await self._shared.connector.pipeline(
-                [
-                    ("HEXISTS", keys.meta, "paused"),
-                    ("ZCARD", keys.pending),
-                    ("LLEN", keys.ring),
-                    ("TIME",),
-                    ("LLEN", keys.outbox),
-                ]
-            )
-        )
-        # A report that is on its way may release a job of another queue.
-        if reports and self.pump is not None:
-            return False
-        until = int(seconds) * 1000 + horizon_ms
-        due = await self._shared.connector.call("ZCOUNT", keys.schedule, "-inf", until)
+        ended = self.journal.counts.total()
+        left = not await nothing_left(self._shared.connector, self.keys, horizon_ms, delivers=self.pump is not None)
         # What ended meanwhile may have released another one: of a lane at its ceiling, say, which was off the ring.
-        stood = self.journal.counts.total() == ended
-        return bool(paused) or (not (pending or ring or due) and stood and self.idle)
+        return not left and self.journal.counts.total() == ended and self.idle
 
     def let_go(self, job: Job) -> None:
         """The job is settled or handed over: nothing in this process holds it any more."""
