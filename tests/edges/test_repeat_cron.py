@@ -265,6 +265,19 @@ async def test_a_pump_that_cannot_compute_leaves_it_to_another(
     assert sum([(await made.beat()).fired for _ in range(2)]) == 1
 
 
+async def test_what_cannot_be_computed_keeps_no_pump_awake(
+    repeat: Repeat, wire: Connector, clock: ManualClock, queue: Queue
+) -> None:
+    """Beside one that fires: the earliest run is over and stays so here, which is no reason to look at once again."""
+    await queue.put({"cron": {"odd": 5.0}, "repeat:odd": {"cron": "0 3 * * *", "tz": "Nowhere/Else", "template": "t"}})
+    await repeat.register(QUEUE, "hourly", cron="0 * * * *", template=b"t")
+    clock.set(START_MS + HOUR_MS)
+
+    tick = await pump(wire, clock).beat()
+
+    assert (tick.fired, tick.next_due_ms) == (1, None)
+
+
 async def test_an_update_between_reading_and_firing_waits_for_the_next_tick(
     repeat: Repeat, wire: Connector, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

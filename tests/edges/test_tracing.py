@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -18,6 +16,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 from opentelemetry.trace import SpanKind, StatusCode
 from pydantic import BaseModel
 from redis.asyncio import Redis
@@ -236,6 +235,32 @@ async def test_every_job_of_a_flow_is_linked_to_who_added_it(url: str) -> None:
     assert all(len(linked(run)) == 1 and linked(run)[0] in sent for run in runs)
 
 
+async def test_a_job_without_a_span_does_not_run_in_that_of_another(url: str) -> None:
+    """In the same slot, after a job that had one: its own could not be made."""
+    worker, seen = Worker(), list[bool]()
+
+    class Once(TraceIdRatioBased):
+        made = 0
+
+        def should_sample(self, *args: Any, **kwargs: Any) -> Any:
+            self.made += 1
+            if self.made > 1:
+                raise RuntimeError("broken sampler")
+            return super().should_sample(*args, **kwargs)
+
+    kept = Kept(sampler=Once(1.0))
+
+    @worker.handler("q", concurrency=1)
+    async def handler(_job: Job) -> None:
+        seen.append(trace.get_current_span().get_span_context().is_valid)
+
+    async with connect(url) as connector:
+        await Jobs(connector).enqueue_many("q", [b"x", b"y"])
+    await burst(instrument(worker, **kept.providers), url)
+
+    assert seen == [True, False]
+
+
 async def test_what_waits_to_be_exported_is_at_the_end_of_a_run(url: str) -> None:
     """A process may be gone right after: the provider is asked for it, and need not be given to the worker again."""
     worker, exporter = Worker(), InMemorySpanExporter()
@@ -349,30 +374,3 @@ async def test_a_tracer_that_raises_harms_no_job(url: str, monkeypatch: pytest.M
 
     assert len(done) == 5
     assert lines.events.count("tracing failed") == 1
-
-
-def test_what_is_off_is_not_imported() -> None:
-    """Neither the worker nor a producer nor the command line needs OpenTelemetry, or brings it (redis-py may)."""
-    code = (
-        "import sys\nsys.modules['opentelemetry'] = None\n"
-        "import echomq_worker, echomq_worker.worker, echomq_worker.jobs, echomq_worker.cli.app\n"
-        "ours = [name for name in sys.modules if name.startswith('echomq_worker')]\n"
-        "print([name for name in ours if name.split('.')[-1] in {'telemetry', 'tracing', 'spans', 'traced'}])"
-    )
-
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert told.stdout == "[]\n"
-
-
-def test_without_the_extra_it_is_named() -> None:
-    """One line that says what to install."""
-    code = (
-        "import sys\nsys.modules['opentelemetry'] = None\n"
-        "from echomq_worker.errors import ConfigError\n"
-        "try:\n    import echomq_worker.tracing\nexcept ConfigError as error:\n    print(error)"
-    )
-
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert told.stdout == "tracing: OpenTelemetry is not installed, expected pip install 'echomq-worker[otel]'\n"
