@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from bench.chaos import family, grids, lanes
+from bench.chaos import counted, family, grids, lanes
 from bench.chaos.evidence import DEADLY, Evidence, Happened, Order, Run
 from bench.chaos.explain import KILLS, Why, admitted_again, slow, why_again
 from bench.chaos.finding import Finding
@@ -87,7 +87,7 @@ def make_account(seen: Evidence) -> Account:
     flows, odd_flows = family.check(seen)
     exits, odd_exits = _exits(seen)
     findings += [*_strangers(seen, orders), *unexplained, *late, *odd_fires, *odd_flows, *odd_exits]
-    findings += [*lanes.check(seen), *_counts(seen, orders)]
+    findings += [*lanes.check(seen), *counted.check(seen), *_counts(seen, orders)]
     findings += [Finding("left over", "", what) for what in seen.leftovers]
     runs = Counter(len(of_id) for of_id in seen.runs.values())
     return Account(

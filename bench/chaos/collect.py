@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from bench.chaos.evidence import STARVED, Evidence, Exit, Fire, Grid, Happened, Order, Run, Terms, Try
+from bench.chaos.evidence import STARVED, Evidence, Exit, Fire, Grid, Happened, Order, Run, Scrape, Terms, Try
 from bench.chaos.fleet import Kept
 from bench.chaos.notes import RUN_WORDS, first_lines, host_minus_ms, lines, now_ms
 from bench.chaos.roles import LIMITS, QUEUES, TICKS
@@ -63,6 +63,7 @@ def collect(
     fires: Sequence[Fire],
     grids: Sequence[Grid],
     workers: Sequence[Kept],
+    scrapes: Sequence[Scrape] = (),
 ) -> Evidence:
     """Everything that was noted; what the server holds is added later."""
     orders, tries = _orders(folder)
@@ -82,8 +83,16 @@ def collect(
         limits={Lanes.group_for(name): limit for name, limit in LIMITS.items() if limit is not None},
         serves=serves,
         pumps=[one.name for one in workers if one.role.pump and TICKS in one.role.queues],
+        scrapes=scrapes,
+        answers_for=_answers_for(folder, workers),
         forgotten_ms=next((one.end_ms for one in happened if one.kind == "server_forget"), None),
     )
+
+
+def _answers_for(folder: Path, workers: Sequence[Kept]) -> dict[int, int]:
+    """Of processes under a supervisor, which one that is."""
+    several = {worker.name for worker in workers if worker.role.processes > 1}
+    return {int(pid): int(parent) for _, _, worker, pid, parent in first_lines(folder, "runs-") if worker in several}
 
 
 def _orders(folder: Path) -> tuple[dict[str, Order], dict[str, list[Try]]]:

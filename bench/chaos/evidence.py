@@ -121,6 +121,21 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True)
+class Scrape:
+    """The last metrics of a process (a worker, or the supervisor of several): runs started by queue, and what became of
+    them by queue and outcome; `open`: runs and verdicts that were still under way; `last`: all had drained by then.
+    """
+
+    worker: str
+    pid: int
+    at_ms: float
+    started: Mapping[str, int]
+    outcomes: Mapping[tuple[str, str], int]
+    open: int = 0
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Terms:
     """The numbers of a run: lease, beat, and the margin that a wait may be longer than both together."""
 
@@ -133,7 +148,8 @@ class Terms:
 class Evidence:
     """Everything that was seen. `places`: where ids stand at the end (pending, active, schedule, dead, lane,
     awaiting_children) with the row's last error; `leftovers`: what the server holds that it should not; `completed`:
-    the server's own count by queue; `forgotten_ms`: when the server lost all it knew, None: never.
+    the server's own count by queue; `forgotten_ms`: when the server lost all it knew, None: never. `answers_for`: which
+    process has the metrics of a worker's.
     """
 
     terms: Terms
@@ -151,3 +167,5 @@ class Evidence:
     serves: Mapping[str, Sequence[str]] = field(default_factory=dict)
     pumps: Sequence[str] = ()
     forgotten_ms: float | None = None
+    scrapes: Sequence[Scrape] = ()
+    answers_for: Mapping[int, int] = field(default_factory=dict)

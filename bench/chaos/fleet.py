@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
+import socket
 import sys
 from asyncio.subprocess import Process
 from contextlib import suppress
@@ -20,6 +22,7 @@ _PROJECT = Path(__file__).resolve().parents[2]
 _RESTART_S = 0.3
 _LAST_S = 30.0
 _YOUNG_MS = 5_000
+_PORTS = (20_000, 32_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ class Kept:
     """One worker: started, started again when it ends, until `stop`."""
 
     def __init__(self, number: int, proxy: Proxy, place: Place, terms: Terms, *, wire: str = "4") -> None:
+        # Where it answers probes and metrics, also when it is started again.
+        self.port = _port(number)
         self.number = number
         self.role = role_of(number)
         self.proxy = proxy
@@ -144,6 +149,7 @@ class Kept:
             "CONNECT_TIMEOUT_MS": 1_500,
             "COMMAND_TIMEOUT_MS": 1_500,
             "LOG_FORMAT": "json",
+            "HTTP": f"127.0.0.1:{self.port}",
         }
         chaos = {
             "NOTES": self._place.folder,
@@ -154,6 +160,14 @@ class Kept:
         ours |= {f"ECHOMQ_{name}": str(value) for name, value in settings.items()}
         ours |= {f"CHAOS_{name}": str(value) for name, value in chaos.items()}
         return ours | {"PYTHONPATH": str(_PROJECT)}
+
+
+def _port(number: int) -> int:
+    """A port that is free now, of those that connections of this machine are not given."""
+    while True:
+        port = random.randrange(*_PORTS) // 50 * 50 + number % 50
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def _alive(pid: int) -> bool:

@@ -19,6 +19,7 @@ from bench.chaos.fleet import Kept, Place
 from bench.chaos.notes import Book, host_minus_ms, now_ms
 from bench.chaos.plan import PRODUCERS, Fault
 from bench.chaos.producers import REPEATS, Producer, Work
+from bench.chaos.scrapes import scraping
 from bench.chaos.watch import watch_gaps
 from echomq_worker import EchoMQError, connect
 from echomq_worker.clock import SystemClock
@@ -89,6 +90,7 @@ async def _run(order: Order, server: ValkeyServer, replica: ValkeyServer | None,
         ]
         way_in = await stack.enter_async_context(Proxy(server.port, remembers=False))
         workers = [Kept(number, proxy, place, order.terms, wire=order.wire) for number, proxy in enumerate(proxies)]
+        scrapes = await stack.enter_async_context(scraping(workers))
         faults = Faults(server, workers, way_in, place=place, book=book, twins=order.wire != SCRIPTS)
         producer = await stack.enter_async_context(_producer(order, way_in, book, place))
         await producer.limit_lanes()
@@ -103,6 +105,7 @@ async def _run(order: Order, server: ValkeyServer, replica: ValkeyServer | None,
             async with connect(server.url) as connector:
                 await _drain(connector, say)
                 drained_ms = now_ms() - begun
+                told = await scrapes.finish()
                 await asyncio.gather(*(one.stop(task) for one, task in zip(workers, keeping, strict=True)))
                 left, places, completed = await leftovers.look(connector)
             if order.replica:
@@ -124,6 +127,7 @@ async def _run(order: Order, server: ValkeyServer, replica: ValkeyServer | None,
             fires=tap.fires,
             grids=grids,
             workers=workers,
+            scrapes=told,
         )
     return Outcome(leftovers.added(evidence, left, places, completed), dict(faults.missed), drained_ms)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.chaos import counted
 from bench.chaos.account import Account
 from bench.chaos.evidence import STARVED, Evidence
 from bench.chaos.finding import Finding
@@ -36,7 +37,7 @@ def text(told: Told) -> str:
     total = sum(account.runs[count] * count for count in account.runs)
     places = ", ".join(f"{count:,} {place}" for place, count in sorted(account.places.items()))
     worst = account.longest_wait
-    terms = seen.terms
+    terms, metrics = seen.terms, counted.told(seen)
     limit = f"at most lease {terms.lease_ms} + beat {terms.beat_ms} + margin {terms.margin_ms}"
     held_up = sum(1 for wait in account.waits if wait.fault is not None)
     lines = [
@@ -57,6 +58,8 @@ def text(told: Told) -> str:
             for one in account.fires
         ),
         f"exits           {_list(account.exits)}",
+        f"metrics         {metrics.processes} processes asked, {metrics.whole} of them at the end",
+        f"                completions: {metrics.completed:,} told, {metrics.counted:,} on the server",
         f"drained         {told.drained_ms / 1000:.1f} s after the last fault",
         f"left over       {len(seen.leftovers)}",
         f"account         {'balanced' if account.balanced else f'NOT balanced: {len(account.findings)} findings'}",
@@ -110,6 +113,7 @@ def as_json(told: Told) -> str:
             for one in account.fires
         ],
         "exits": account.exits,
+        "metrics": asdict(counted.told(seen)),
         "drained_ms": round(told.drained_ms),
         "findings": [{"what": one.what, "id": one.id, "sentence": one.sentence} for one in account.findings],
     }
