@@ -6,8 +6,7 @@ are the same.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -121,9 +120,9 @@ class Station:
             hooks=None if shared.hooks is None else shared.hooks.of(queue, self._found),
         )
         self.publisher = Publisher(shared.connector, self.keys, log=shared.log) if pace.events else None
-        # Leases that were extended ahead of our own recovery.
+        # For metrics: leases that were extended ahead of our own recovery; what beats here.
         self.extended = 0
-        self._loops: list[tuple[str, Degraded]] = []
+        self.loops: list[tuple[str, Degraded]] = []
         self.changed: Callable[[], None] = lambda: None
         self._bound = bound
         self._shared = shared
@@ -190,30 +189,6 @@ class Station:
         return QueueBeat(self.queue, age, late)
 
     @property
-    def counts(self) -> Mapping[str, int]:
-        """What the journal has counted."""
-        return self.journal.counts
-
-    @property
-    def in_hand(self) -> Mapping[str, int]:
-        """For metrics: slots, jobs that run, verdicts without an answer and those sent again, events dropped."""
-        return {
-            "slots": sum(one.slots.size for one in self.consumers),
-            "running": sum(len(one.slots.running) for one in self.consumers),
-            "unanswered": len(self.settle.open),
-            "resent": self.settle.resent,
-            "unpublished": 0 if self.publisher is None else self.publisher.dropped,
-        }
-
-    @property
-    def beats(self) -> Mapping[str, int]:
-        """For metrics: good passes by loop: consumer, metronome, pump, settle."""
-        beats: Counter[str] = Counter()
-        for loop, degraded in self._loops:
-            beats[loop] += degraded.beats
-        return beats
-
-    @property
     def idle(self) -> bool:
         """Whether nothing is in hand: no job waits, runs, or has a verdict on its way."""
         return not self.settle.open and all(one.slots.idle for one in self.consumers)
@@ -257,7 +232,7 @@ class Station:
 
     def _degraded(self, loop: str) -> Degraded:
         made = Degraded(f"{loop}:{self.queue}", outage=self._shared.outage, beat_ms=self._pace.beat_ms)
-        self._loops.append((loop.partition("/")[0], made))
+        self.loops.append((loop.partition("/")[0], made))
         return made
 
     def _recovery(self) -> Recovery:

@@ -113,11 +113,7 @@ async def _run(order: Order, server: ValkeyServer, replica: ValkeyServer | None,
                 left += differ
                 say(f"replica and append-only file: {count} keys compared, {len(differ) or 'none'} of the two differs")
         finally:
-            for worker in workers:
-                worker.kill_all()
-            for task in keeping:
-                task.cancel()
-            await asyncio.gather(*keeping, return_exceptions=True)
+            await _end(workers, keeping)
             book.close()
         grids = [Grid(name, first, REPEATS[name], until_ms, host_minus_ms()) for name, first in firsts.items()]
         evidence = collect(
@@ -130,6 +126,15 @@ async def _run(order: Order, server: ValkeyServer, replica: ValkeyServer | None,
             scrapes=told,
         )
     return Outcome(leftovers.added(evidence, left, places, completed), dict(faults.missed), drained_ms)
+
+
+async def _end(workers: Sequence[Kept], keeping: Sequence[asyncio.Task[None]]) -> None:
+    """Nothing of them is left behind."""
+    for worker in workers:
+        worker.kill_all()
+    for task in keeping:
+        task.cancel()
+    await asyncio.gather(*keeping, return_exceptions=True)
 
 
 @asynccontextmanager
