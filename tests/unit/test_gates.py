@@ -20,6 +20,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 FOLDERS = ("echomq_worker", "tests", "bench", "examples")
 FILE_LINES = 400
 FUNCTION_LINES = 50
+_PAGES = {".html", ".css", ".js", ".svg"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -121,6 +122,9 @@ def test_the_built_package_holds_every_script(tmp_path: Path) -> None:
         entry_points = archive.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
     assert packed == scripts
     assert {"echomq_worker/py.typed", "echomq_worker/native/Makefile"} <= set(names)
+    pages = [path for path in (PROJECT / "echomq_worker" / "web").rglob("*.*") if path.suffix in _PAGES]
+    assert {str(path.relative_to(PROJECT)) for path in pages} <= set(names)
+    assert len(pages) > 20
     assert "echomq-worker = echomq_worker.cli:main" in entry_points
     assert not [name for name in names if name.startswith("tests/") or name.endswith((".pyc", ".so"))]
 
