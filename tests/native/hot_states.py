@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.native.states import JOBS, PARENT, Draw, queues, tokens
+from tests.native.states import JOBS, PARENT, Draw, queues
 from tests.support.plain import FAR_MS, GROUP, OTHER_GROUP, State, job
 from tests.support.twin import BASE, Verb
 
@@ -19,6 +19,7 @@ GROUPS = [GROUP, OTHER_GROUP, THIRD_GROUP]
 NEW = [job(4), job(5), job(6)]
 STRANGER = "USR00000000001"
 _groups = st.sampled_from(GROUPS)
+_tokens = st.sampled_from(["1", "1", "1", "1:ab", "1:ab", "1:ab", "2"])
 _LEASES = st.sampled_from([60_000, 3_600_000])
 
 
@@ -44,6 +45,9 @@ def _wait(draw: Draw, state: State) -> None:
         fields = {"state": "pending", "attempts": draw(st.sampled_from(["0", "3"])), "payload": id}
         group = draw(st.sampled_from([None, *GROUPS]))
         state[f"job:{id}"] = fields
+        # Put back by somebody who left its lease where it was.
+        if draw(st.integers(0, 3)) == 0:
+            state.setdefault("active", {})[id] = 1
         if group is None:
             state.setdefault("pending", {})[id] = 0
             continue
@@ -87,26 +91,26 @@ def _flat(lists: list[tuple[Any, ...]]) -> tuple[Any, ...]:
     return tuple(word for one in lists for word in one)
 
 
-_pairs = st.lists(st.tuples(_ids, st.binary(max_size=80)), max_size=4).map(_flat)
+_pairs = st.lists(st.tuples(_ids, st.binary(max_size=80)), min_size=1, max_size=4).map(_flat)
 _admission = st.tuples(
     _ids,
     st.binary(max_size=3),
     st.sampled_from(["", *GROUPS]),
     *(st.sampled_from(["", "", "in", "at"]), st.integers(-5, 10**12)),
     *(st.sampled_from(["", "k", "other"]), st.sampled_from(["", "60000"])),
-    st.sampled_from(["", "", "in:60000", "at:5", "at:-5", "on:5", "in:", "in:1x"]),
+    st.sampled_from(["", "", "", "", "in:60000", "at:5", "at:-5", "on:5", "in:1x"]),
 )
-_admissions = st.lists(_admission, max_size=4).map(_flat)
+_admissions = st.lists(_admission, min_size=1, max_size=4).map(_flat)
 _OF_PARENT = st.sampled_from([(), (PARENT,), (PARENT, "res"), (PARENT, "res", "xq", "other"), ("", "res")])
 _lane = st.sampled_from(["", GROUP, OTHER_GROUP])
 _verdict = st.one_of(
-    st.tuples(st.just("c"), st.sampled_from(JOBS), tokens, _lane),
-    st.tuples(st.just("v"), st.sampled_from(JOBS), tokens, _lane, st.just("result")),
+    st.tuples(st.just("c"), st.sampled_from(JOBS), _tokens, _lane),
+    st.tuples(st.just("v"), st.sampled_from(JOBS), _tokens, _lane, st.just("result")),
     st.tuples(
-        st.just("r"), st.sampled_from(JOBS), tokens, _lane, st.integers(0, 10**12), st.integers(1, 3), st.just("why")
+        st.just("r"), st.sampled_from(JOBS), _tokens, _lane, st.integers(0, 10**12), st.integers(1, 3), st.just("why")
     ),
     st.tuples(
-        st.just("d"), st.sampled_from(JOBS), tokens, _lane, st.sampled_from(["in", "at"]), st.integers(0, 10**12)
+        st.just("d"), st.sampled_from(JOBS), _tokens, _lane, st.sampled_from(["in", "at"]), st.integers(0, 10**12)
     ),
 )
 _ROW_KEYS = ("g:%:pending", "ring", "paused", "glimit", "gactive", "wake")
@@ -130,14 +134,22 @@ HOT_CALLS: dict[str, st.SearchStrategy[Verb]] = {
     "claim_many": _call(
         "claim_many",
         ("pending", "active", "ring", "meta", "claimed:c"),
-        *(BASE, _LEASES, st.integers(0, 7), st.integers(0, 2), "zz", st.integers(2, 3), st.integers(0, 1)),
+        *(
+            BASE,
+            _LEASES,
+            st.sampled_from([0, 1, 2, 3, 4, 7]),
+            st.integers(0, 2),
+            "zz",
+            st.integers(2, 3),
+            st.integers(0, 1),
+        ),
     ),
     "lane_claim": _call("lane_claim", ("ring", "active"), BASE, _LEASES),
     "lane_claim_weighted": _call("lane_claim_weighted", ("ring", "active"), BASE, _LEASES),
-    "complete": st.tuples(st.sampled_from(JOBS), tokens, _OF_PARENT).map(
+    "complete": st.tuples(st.sampled_from(JOBS), _tokens, _OF_PARENT).map(
         lambda words: Verb("complete", ("active", f"job:{words[0]}"), (words[0], words[1], BASE, *words[2]))
     ),
-    "settle": st.lists(_verdict, max_size=4).map(
+    "settle": st.lists(_verdict, min_size=1, max_size=5).map(
         lambda verdicts: Verb("settle", ("active", "pending", "schedule", "dead"), (BASE, *_flat(verdicts)))
     ),
 }

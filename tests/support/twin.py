@@ -7,7 +7,6 @@ Source: protocol section 7 (native twins). Blocking, through clients of the test
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -124,14 +123,16 @@ class Twins:
         return (name or TWINS[verb.name], len(verb.keys), *(BASE + key for key in verb.keys), *verb.args)
 
     def raw(self, state: State, *words: Any) -> Outcome:
-        """Any command, on the twin's side."""
-        return self._run(self._native, state, words)
+        """Any command on the twin's side, PING where none is given."""
+        return self._run(self._native, state, words or ("PING",))
 
-    def again(self, verb: Verb) -> None:
-        """One more command, on what stands on the twin's side; its reply is not looked at."""
+    def again(self, verb: Verb) -> Any:
+        """One more command, on what stands on the twin's side: its reply, an error as `!text`."""
         client: Any = self._native
-        with suppress(redis.ResponseError):
-            client.execute_command(*self._words(verb))
+        try:
+            return decoded(client.execute_command(*self._words(verb)))
+        except redis.ResponseError as error:
+            return f"!{error}"
 
     def replicated(self) -> None:
         """Return when a replica has what was written on the twin's side. AssertionError after 10 s."""
