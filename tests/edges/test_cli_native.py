@@ -18,7 +18,8 @@ pytestmark = pytest.mark.blocks
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own."""
+    """A cache of the test's own; nobody waits for the optimizer."""
+    monkeypatch.setenv("CFLAGS", "-O0")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 

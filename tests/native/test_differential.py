@@ -45,7 +45,7 @@ def unwritten(twins: Twins, state: State) -> tuple[State, dict[str, int]]:
 def test_alike(name: str, twins: Twins) -> None:
     """Whatever a queue holds, a call and its twin's answer the same and leave the same."""
 
-    @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=60)
+    @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=35)
     @given(state=queues(lanes=name not in {"promote", "delay"}) | queues(), verb=CALLS[name])
     def example(state: State, verb: Verb) -> None:
         check(twins, without_ghosts(state) if name == "promote" else state, verb)
