@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from echomq_worker.twins import ALONE, TWINS
+from tests.conformance.test_servers import binary_of
 from tests.support.native import load_options
 from tests.support.plain import FAR_MS, GROUP, State, job, row
 from tests.support.twin import BASE, Twins
@@ -171,6 +172,17 @@ def test_at_maxmemory(own_server: OwnServer) -> None:
     keys = (active, f"{BASE}schedule", f"{BASE}dead", row_key)
     assert client.execute_command("EMQ.RETRY", 4, *keys, ID, "1", 5, 3, "boom", BASE) == b"scheduled"
     client.close()
+    twins.close()
+
+
+def test_it_loads_into_an_older_valkey(own_server: OwnServer) -> None:
+    """8.1 has what is used of the module API too."""
+    binary = binary_of("valkey 8")
+    if binary is None:
+        pytest.skip("there is no Valkey 8.1 here")
+    twins = Twins(own_server(binary=binary, args=load_options()))
+    reaped = twins.raw(BUSY, "EMQ.REAP", 2, f"{BASE}active", f"{BASE}pending", BASE)
+    assert (reaped.reply, reaped.state["ring"]) == (1, [GROUP])
     twins.close()
 
 

@@ -20,8 +20,10 @@ from typing import Any
 
 import redis
 
+from echomq_worker.keyspace import SLOTS
 from tests.support.native_words import Caller, Words, shapes
-from tests.support.valkey import ValkeyServer, find_binary
+from tests.support.valkey import ValkeyServer, find_binary, free_port
+from tests.support.waiting import wait_until_sync
 
 PROJECT = Path(__file__).resolve().parents[2]
 _BATCH = 200
@@ -40,22 +42,37 @@ class Finding(AssertionError):
 
 
 @contextmanager
-def checked_server() -> Iterator[ValkeyServer]:
-    """A server with the module that checks itself."""
+def checked_server(*, cluster: bool = False) -> Iterator[ValkeyServer]:
+    """A server with the module that checks itself; alone in a cluster, where derived keys are asked for too."""
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        module, shim, start = root / "emq.so", root / "deepbind.so", root / "server"
-        _run("make", "-s", "-C", str(PROJECT / "native"), "asan", f"CHECKED={module}")
-        _run("cc", "-shared", "-fPIC", "-o", str(shim), str(PROJECT / "tests" / "support" / "deepbind.c"), "-ldl")
-        asan = _run("cc", "-print-file-name=libasan.so").strip()
-        start.write_text(_SERVER.format(shim=shim, asan=asan, server=find_binary()))
-        start.chmod(0o755)
-        options = ("--loadmodule", str(module), "--enable-module-command", "yes", "--databases", "2")
-        server = ValkeyServer(binary=start, args=options)
+        program, module = _checking_program(Path(folder))
+        options = ["--loadmodule", str(module), "--enable-module-command", "yes"]
+        options += ["--cluster-enabled", "yes", "--cluster-port", str(free_port())] if cluster else []
+        server = ValkeyServer(binary=program, args=options)
         try:
-            yield server.start()
+            server.start()
+            if cluster:
+                _own_all_slots(server)
+            yield server
         finally:
             server.close()
+
+
+def _checking_program(folder: Path) -> tuple[Path, Path]:
+    """How the server is started so that the sanitizer is in it, and the module that was built with it."""
+    module, shim, start = folder / "emq.so", folder / "deepbind.so", folder / "server"
+    _run("make", "-s", "-C", str(PROJECT / "native"), "asan", f"CHECKED={module}")
+    _run("cc", "-shared", "-fPIC", "-o", str(shim), str(PROJECT / "tests" / "support" / "deepbind.c"), "-ldl")
+    asan = _run("cc", "-print-file-name=libasan.so").strip()
+    start.write_text(_SERVER.format(shim=shim, asan=asan, server=find_binary()))
+    start.chmod(0o755)
+    return start, module
+
+
+def _own_all_slots(server: ValkeyServer) -> None:
+    admin: Any = server.admin
+    admin.execute_command("CLUSTER ADDSLOTSRANGE", 0, SLOTS - 1)
+    wait_until_sync(lambda: admin.execute_command("CLUSTER INFO")["cluster_state"] == "ok", "the cluster is ok", 30)
 
 
 def _run(*command: str) -> str:
@@ -145,9 +162,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.support.native_fuzz", description=__doc__)
     parser.add_argument("--calls", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cluster", action="store_true", help="a server that is a cluster of its own")
     chosen = parser.parse_args(argv)
     began = time.monotonic()
-    with checked_server() as server:
+    with checked_server(cluster=chosen.cluster) as server:
         tally = fuzz(server, chosen.calls, chosen.seed)
     took = time.monotonic() - began
     sys.stdout.write(
