@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from echomq_worker.connector import connect
-from echomq_worker.errors import ConfigError, NoTwin
+from echomq_worker.errors import ConfigError, LaneNotServed, NoTwin
 from echomq_worker.job import Job
 from echomq_worker.jobs import Jobs, New
 from echomq_worker.keyspace import Keys
@@ -131,6 +131,21 @@ async def test_lanes_are_not_served_by_commands_alone(native: ValkeyServer) -> N
         await Lanes(connector).limit("jobs", GROUP, 3)
     with pytest.raises(ConfigError, match=r"^wire 6: queue jobs has lanes, .*: expected ECHOMQ_WIRE=auto$"):
         await Held().worker.run(quick(native.url, wire="6"), signals=False)
+
+
+async def test_a_lane_that_appears_ends_a_worker_of_commands_alone(native: ValkeyServer) -> None:
+    """It says at the next promote what serves lanes; the job stays where it is."""
+    task = asyncio.create_task(Held().worker.run(quick(native.url, wire="6"), signals=False))
+    async with connect(native.url) as connector:
+        await wait_until(lambda: calls(native).get("EMQ.CLAIM.MANY"), "it works")
+        await Jobs(connector).enqueue_many("jobs", [New(b"x", group=GROUP, at_ms=1)])
+    with pytest.raises(ExceptionGroup) as caught:
+        await task
+    refused, others = caught.value.split(LaneNotServed)
+    assert refused is not None
+    assert others is None
+    admin: Any = native.admin
+    assert admin.zcard(KEYS.schedule) == 1
 
 
 @pytest.mark.parametrize("asked", ["setting", "argument"])
