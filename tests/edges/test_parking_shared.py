@@ -99,10 +99,14 @@ async def test_other_keys_are_heard_where_no_wait_can_be_ended(server: ValkeySer
         admin.execute_command("ACL", "DELUSER", "blind")
 
 
-async def test_who_is_handed_a_token_and_comes_back_costs_no_second_call(server: ValkeyServer, url: str) -> None:
+async def test_who_is_handed_a_token_and_comes_back_costs_no_second_call(
+    server: ValkeyServer, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two waits, and one of them takes 20 tokens: a BLPOP for each of them, none without it in between, and the other
     wait is in all of them.
     """
+    # It is a millisecond otherwise, which a machine that is held up may miss.
+    monkeypatch.setattr("echomq_worker.parking._BACK_S", 10)
     async with Proxy(server.port) as proxy, connect(proxy.url) as connector, connect(url) as pushing:
         parking = connector.parking()
         other = asyncio.ensure_future(parking.blpop([READY], 60_000))
@@ -112,8 +116,8 @@ async def test_who_is_handed_a_token_and_comes_back_costs_no_second_call(server:
             await wait_until(lambda: len(parking._standing) == 2, "it stands for both")
             await _pushed(pushing)
             assert await wait == WAKE.encode()
-        # The first took the place of one for the other alone. A machine that is held up may be late once or twice.
-        assert 21 <= proxy.count(b"BLPOP") <= 26
+        # The first took the place of one for the other alone; behind the last one nobody has come back yet.
+        assert proxy.count(b"BLPOP") == 21
         await _cancelled(other)
 
 
@@ -176,8 +180,11 @@ async def test_no_token_is_lost_among_many_waits(url: str, seed: int) -> None:
         async def push() -> None:
             nonlocal pushed
             while True:
-                await _pushed(connector, draw.choice(keys))
-                pushed += 1
+                key = draw.choice(keys)
+                # A list is cut at 64 tokens by whoever gives one back.
+                if await connector.call("LLEN", key) < 50:
+                    pushed += 1
+                    await _pushed(connector, key)
                 await asyncio.sleep(draw.choice([0, 0.0005]))
 
         pushing = asyncio.ensure_future(push())
@@ -188,9 +195,9 @@ async def test_no_token_is_lost_among_many_waits(url: str, seed: int) -> None:
         for parking in parkings:
             await parking.aclose()
         left = sum(await connector.pipeline([("LLEN", key) for key in keys]))
-    assert taken > 0
-    # The last push may have been sent and not counted. A list holds 64 tokens, then it is cut.
-    assert taken + left in {pushed, pushed + 1} or left >= 64
+    assert taken > 100
+    # The last push may have been counted and not sent.
+    assert taken + left in {pushed, pushed - 1}
 
 
 async def test_what_ends_the_connection_is_told_to_everybody(

@@ -1,4 +1,4 @@
-"""The system clock: milliseconds, a monotonic clock that never steps back, a sleep that is cancellable."""
+"""The system clock: milliseconds, a monotonic clock that never steps back, a sleep that is cancellable; a rhythm."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import asyncio
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from echomq_worker.clock import Clock, SystemClock
+from echomq_worker.clock import Clock, Rhythm, SystemClock
+from tests.support.clock import ManualClock
 
 
 def test_the_system_clock_is_a_clock() -> None:
@@ -57,3 +60,30 @@ async def test_a_sleep_lets_a_cancellation_through() -> None:
     sleeper.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sleeper
+
+
+@given(
+    origin=st.floats(0, 1e9),
+    period=st.integers(1, 86_400_000),
+    elapsed=st.floats(0, 1e9),
+)
+def test_the_next_moment_is_at_most_a_period_away(origin: float, period: int, elapsed: float) -> None:
+    """Later than now, never further than a period (and what a timer is early), and one of those that all count."""
+    rhythm = Rhythm(origin, period)
+    now = origin + elapsed
+    after = rhythm.after(now)
+    slack = 1e-6 * max(1.0, after)
+    assert now < after + slack
+    assert after <= now + period + rhythm.early_ms + slack
+    beats = (after - origin) / period
+    assert abs(beats - round(beats)) <= 1e-6 * max(1.0, beats) + slack / period
+
+
+def test_who_wakes_a_little_early_has_had_its_moment() -> None:
+    """A timer of whole milliseconds may be early: the moment that it was for is over, the next is a period later."""
+    rhythm = Rhythm.of(ManualClock(), 1_000)
+    assert rhythm.after(0) == 1_000
+    assert rhythm.after(998.5) == 2_000
+    assert rhythm.after(997) == 1_000
+    assert rhythm.after(1_300) == 2_000
+    assert Rhythm.of(ManualClock(), 1_000, 500).after(600) == 1_500
