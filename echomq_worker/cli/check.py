@@ -5,6 +5,7 @@ Source: issue "A worker that runs jobs", Daemon and CLI; user-needs 78 (skew), 8
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,8 +66,9 @@ def check(
     split_target(target)
     settings = settings_for(url, wire=wire)
     settings.require_url()
-    handlers = [_handler_row(bound, settings) for bound in load_worker(target).handlers]
-    facts = run_async(_ask(settings))
+    bounds = list(load_worker(target).handlers)
+    handlers = [_handler_row(bound, settings) for bound in bounds]
+    facts = run_async(_ask(settings, bounds))
     warnings = [*unknown_variables(), *complaints(facts)]
     if as_json:
         print_json(
@@ -97,8 +99,9 @@ def complaints(facts: ServerFacts) -> list[str]:
     return found
 
 
-async def _ask(settings: Settings) -> ServerFacts:
-    from echomq_worker.keyspace import FENCE_KEY
+async def _ask(settings: Settings, bounds: Sequence[Bound]) -> ServerFacts:
+    from echomq_worker.keyspace import FENCE_KEY, Keys
+    from echomq_worker.survey import check_wire
 
     async with connected(settings) as connector:
         # In a cluster: what the worst of its primaries says.
@@ -109,6 +112,13 @@ async def _ask(settings: Settings) -> ServerFacts:
         append_only = [info["aof_enabled"] == "1" for info in infos if "aof_enabled" in info]
         versions = {info.get("valkey_version") or info.get("redis_version") or "unknown" for info in infos}
         fence = await connector.call("GET", FENCE_KEY)
+        await check_wire(
+            connector,
+            [Keys(bound.options.queue) for bound in bounds],
+            counts_stalled=settings.stalled is not None,
+            has_batches=any(bound.options.is_batch for bound in bounds),
+            has_pump=settings.pump and "pump" in settings.model_fields_set,
+        )
         return ServerFacts(
             url=connector.url_safe,
             version=", ".join(sorted(versions)),

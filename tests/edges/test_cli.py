@@ -265,8 +265,18 @@ def test_check_says_what_it_would_run(cli: Cli, url: str, monkeypatch: pytest.Mo
     assert [row["max_attempts"] for row in found["handlers"]] == [5, 7]
     assert [row["kind"] for row in found["handlers"]] == ["async", "thread"]
     assert found["server"]["policy"] == "noeviction"
+    assert found["server"]["wire"] == "4 (scripts)"
     _, stats, _ = cli("queue", "stats", "emails", "--json")
     assert json.loads(stats)["pending"] == 1
+
+
+def test_check_says_which_wire_is_spoken(cli: Cli) -> None:
+    """By the flag, and what came of it on this server; a worker that could do nothing there would not start."""
+    code, out, _ = cli("check", "examples.two_queues:worker", "--wire", "auto", "--json")
+    assert (code, json.loads(out)["server"]["wire"]) == (0, "auto (scripts: the server has no module emq)")
+    code, _, err = cli("check", "examples.two_queues:worker", "--wire", "6")
+    assert code == 2
+    assert "the server has no module emq: expected ECHOMQ_WIRE=auto" in err
 
 
 def test_check_refuses_what_run_would_refuse(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
