@@ -18,6 +18,7 @@ from echomq_worker.admission import New, Row, admission, admit_one, is_more, rec
 from echomq_worker.codec import encode
 from echomq_worker.connector import Wire
 from echomq_worker.errors import InvalidArgument
+from echomq_worker.gathering import Gathering
 from echomq_worker.guards import decimal, integer, token_text
 from echomq_worker.identity import Mint, check_id, default_mint
 from echomq_worker.keyspace import Keys
@@ -41,14 +42,17 @@ class Jobs(Operator):
     anything that JSON can hold.
     """
 
-    __slots__ = ("_mint", "_wire")
+    __slots__ = ("_gathering", "_mint", "_wire")
 
     trips_in_flight = 2
     """Of `enqueue_many`: the server works on one trip while the next is packed."""
+    gathers = True
+    """Whether flat jobs that several coroutines enqueue at the same time leave as one script call."""
 
     def __init__(self, wire: Wire, *, mint: Mint | None = None) -> None:
         self._wire = wire
         self._mint = mint or default_mint()
+        self._gathering = Gathering(wire) if self.gathers else None
 
     async def enqueue(
         self,
@@ -70,6 +74,8 @@ class Jobs(Operator):
         if is_more(new):
             return await admit_one(self._wire, queue, new, self._mint)
         keys, id = Keys(queue), self._mint.next() if id is None else id
+        if self._gathering is not None:
+            return Receipt(id, await self._gathering.admit(keys, check_id(id), encode(payload)))
         reply = await evaluate(self._wire, "enqueue", (keys.job(id), keys.pending), (id, encode(payload)))
         return Receipt(id, reply == 1)
 

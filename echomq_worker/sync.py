@@ -97,6 +97,7 @@ class _Jobs(jobs.Jobs):
 
     # Nobody would turn to another trip meanwhile.
     trips_in_flight = 1
+    gathers = False
 
 
 class Jobs(_Verbs[jobs.Jobs]):
