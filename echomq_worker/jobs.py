@@ -33,6 +33,8 @@ Mode = Literal["in", "at"]
 _CHUNK_JOBS = 400
 _CHUNK_BYTES = 4 * 1024 * 1024
 _CHUNKS_A_TRIP = 16
+# The names of so many queues are not made anew for each job.
+_KNOWN_QUEUES = 1_000
 
 
 class Jobs(Operator):
@@ -42,7 +44,7 @@ class Jobs(Operator):
     anything that JSON can hold.
     """
 
-    __slots__ = ("_gathering", "_mint", "_wire")
+    __slots__ = ("_gathering", "_known", "_mint", "_wire")
 
     trips_in_flight = 2
     """Of `enqueue_many`: the server works on one trip while the next is packed."""
@@ -53,6 +55,7 @@ class Jobs(Operator):
         self._wire = wire
         self._mint = mint or default_mint()
         self._gathering = Gathering(wire) if self.gathers else None
+        self._known: dict[str, Keys] = {}
 
     async def enqueue(
         self,
@@ -70,10 +73,11 @@ class Jobs(Operator):
         Dedup key and expiry are those of `New`, here and in the two below; where another job has the key, the receipt
         is `deduplicated` and names that job.
         """
-        new = New(payload, id, None, None, None, dedup, dedup_ttl_ms, expires_in_ms, expires_at_ms)
-        if is_more(new):
+        if dedup is not None or dedup_ttl_ms is not None or expires_in_ms is not None or expires_at_ms is not None:
+            new = New(payload, id, None, None, None, dedup, dedup_ttl_ms, expires_in_ms, expires_at_ms)
             return await admit_one(self._wire, queue, new, self._mint)
-        keys, id = Keys(queue), self._mint.next() if id is None else id
+        keys = self._known.get(queue) or self._know(queue)
+        id = self._mint.next() if id is None else id
         if self._gathering is not None:
             return Receipt(id, await self._gathering.admit(keys, check_id(id), encode(payload)))
         reply = await evaluate(self._wire, "enqueue", (keys.job(id), keys.pending), (id, encode(payload)))
@@ -151,6 +155,12 @@ class Jobs(Operator):
                 for chunk, verdicts in zip(chunks, replies, strict=True)
                 for job, verdict in zip(chunk, verdicts, strict=True)
             ]
+
+    def _know(self, queue: str) -> Keys:
+        keys = Keys(queue)
+        if len(self._known) < _KNOWN_QUEUES:
+            self._known[queue] = keys
+        return keys
 
     async def claim(self, queue: str, lease_ms: int) -> Claimed | None:
         """Take the oldest flat job under a lease of `lease_ms` (1 or more), or None when none is pending.
