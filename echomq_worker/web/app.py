@@ -23,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 from echomq_worker.clock import Clock, SystemClock
 from echomq_worker.connector import Connector, Wire, make_connector
 from echomq_worker.errors import EchoMQError, InvalidId, InvalidQueueName, Refused, WireError
+from echomq_worker.logs import Logger, get_logger
 from echomq_worker.web import actions, live, pages
 from echomq_worker.web.access import Access, Doorman
 from echomq_worker.web.guard import Guard
@@ -167,6 +168,10 @@ def make_dashboard(
     )
 
 
+def _log() -> Logger:
+    return get_logger("echomq_worker.web")
+
+
 def _starlette() -> Starlette:
     def get(where: str, page: Page) -> Route:
         return Route(where, _answering(page), methods=["GET"])
@@ -205,7 +210,7 @@ def _starlette() -> Starlette:
             post("/q/{queue}/job/{id}/cancel", actions.cancel),
             post("/q/{queue}/job/{id}/edit", actions.edit),
         ],
-        exception_handlers={EchoMQError: _told, HTTPException: _missing},
+        exception_handlers={EchoMQError: _told, ValueError: _unreadable, HTTPException: _missing},
     )
 
 
@@ -229,6 +234,14 @@ async def _told(request: Request, error: Exception) -> Response:
         status, title = 502, "The server answered with an error"
     visit: Visit = request.scope["emq"]
     return visit.page("error.html", status=status, title=title, text=str(error))
+
+
+async def _unreadable(request: Request, error: Exception) -> Response:
+    """Others write to a queue, too: what is no number where one is expected is theirs, and no reason to fall over."""
+    visit: Visit = request.scope["emq"]
+    text = "Something else than expected stands there, as echomq-worker queue audit may tell."
+    _log().warning("page unreadable", path=request.url.path, error=type(error).__name__)
+    return visit.page("error.html", status=502, title="That cannot be read", text=text)
 
 
 async def _missing(request: Request, error: Exception) -> Response:

@@ -48,8 +48,9 @@ async def _told(visit: Visit, made: Callable[[Visit], Awaitable[Parts]]) -> Asyn
             dash.touch()
             try:
                 parts = await made(visit)
-            except EchoMQError as error:
-                parts = {"trouble": visit.fragment("_trouble.html", text=str(error))}
+            except (EchoMQError, ValueError) as error:
+                text = str(error) if isinstance(error, EchoMQError) else "something else than expected stands there"
+                parts = {"trouble": visit.fragment("_trouble.html", text=text)}
             else:
                 parts.setdefault("trouble", "")
             news = {name: html for name, html in parts.items() if last.get(name) != html}

@@ -188,9 +188,9 @@ def of_queues(visit: Visit) -> dict[str, Any]:
     """The values of the list of queues."""
     sampler = visit.dash.sampler
     rows = [
-        (name, known.stats, known.history.rate("completed"), known.history.rate("failed"), _spark(known))
+        (name, known, known.history.rate("completed"), _spark(known))
         for name, known in sampler.queues.items()
-        if known.stats is not None
+        if known.stats is not None or known.trouble
     ]
     return {"rows": rows, "trouble": sampler.error, "found": sampler.found}
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 
 from echomq_worker.clock import Clock, SystemClock
 from echomq_worker.connector import Wire
-from echomq_worker.errors import EchoMQError
+from echomq_worker.errors import AuthenticationFailed, EchoMQError, FenceRefused, WireError
 from echomq_worker.keyspace import check_queue
 from echomq_worker.logs import Logger, get_logger
 from echomq_worker.metrics import Metrics, Stats
@@ -26,13 +26,14 @@ _AT_A_TIME = 8
 
 
 class Known:
-    """What is known of one queue: its last numbers, and how they came to be."""
+    """What is known of one queue: its last numbers, how they came to be, and why they cannot be had ('': they can)."""
 
-    __slots__ = ("history", "stats")
+    __slots__ = ("history", "stats", "trouble")
 
     def __init__(self) -> None:
         self.history = History()
         self.stats: Stats | None = None
+        self.trouble = ""
 
 
 class Sampler:
@@ -97,8 +98,16 @@ class Sampler:
 
     async def _keep(self, queue: str) -> None:
         known = self.queues.get(queue)
-        if known is not None:
+        if known is None:
+            return
+        try:
             known.history.add(await self._look(queue, known))
+            known.trouble = ""
+        except (WireError, FenceRefused, AuthenticationFailed):
+            raise
+        except (EchoMQError, ValueError) as error:
+            # Something else stands under a key of that queue: it says so, and hides no other queue.
+            known.trouble = str(error)
 
     async def _look(self, queue: str, known: Known) -> Sample:
         stats = await Metrics(self._wire()).stats(queue)

@@ -175,6 +175,7 @@ async def test_schedule_repeats_and_lanes(url: str, raw: Redis) -> None:
         late = (await jobs.enqueue_at(QUEUE, "late", 1_893_456_000_000)).id
         soon = (await jobs.enqueue_at(QUEUE, "soon", 1_890_000_000_000)).id
         await Repeat(connector).register(QUEUE, "nightly", 86_400_000, {"a": 1}, first_in_ms=1_000, fixed_rate=True)
+        await Repeat(connector).register(QUEUE, "by calendar", cron="0 3 * * *", tz="Europe/Berlin", template="x")
         await lanes.enqueue(QUEUE, GROUP, "x")
         await lanes.pause(QUEUE, GROUP)
         await lanes.enqueue(QUEUE, OTHER_GROUP, "y")
@@ -189,6 +190,7 @@ async def test_schedule_repeats_and_lanes(url: str, raw: Redis) -> None:
     assert ids_of(schedule.text) == [soon, late]
     assert "2030-01-01 00:00:00 UTC" in text_of(schedule.text)
     assert re.search(r"nightly \d{4}-.* UTC 1 d fixed grid \{\"a\":1\}", repeats)
+    assert "0 3 * * *, Europe/Berlin" in repeats
     assert f"{GROUP} 1 0 – 1 paused Resume {OTHER_GROUP} 1 0 3 1 served Pause" in lanes_page  # noqa: RUF001 - a dash
     assert len(ids_of(lane.text)) == 1
 
@@ -211,6 +213,22 @@ async def test_what_is_not_there_says_so(url: str) -> None:
             assert (response.status_code, said in text_of(response.text)) == (404, True), (where, response.text)
         assert (await browser.get("/static/none")).status_code == 404
         assert (await browser.get(f"/q/{QUEUE}/active?from=x")).status_code == 400
+
+
+async def test_what_is_no_queue_under_a_queues_keys_is_told_and_hides_nothing(url: str, raw: Redis) -> None:
+    """A key of another type, a number that is none: the page says so, and the other queues are shown."""
+    await Queue(raw, "good").put({"pending": {ID: 0}, f"job:{ID}": row()})
+    await Queue(raw, "bad").put({"dead": "text", "pending": {ID: 0}})
+    await Queue(raw, "odd").put({"metrics:completed": {"count": "many"}, "pending": {ID: 0}})
+    await Queue(raw, "old").put({"repeat": {"r": 1}, "repeat:r": {"every_ms": "often", "template": "x"}})
+    async with browsing(url) as browser:
+        text = await browser.read("/")
+        assert "bad cannot be read WRONGTYPE" in text
+        assert "odd cannot be read" in text
+        assert "good 1 0 0 0" in text
+        for where, status in (("/q/bad", 502), ("/q/odd", 502), ("/q/old/repeats", 502), ("/q/good", 200)):
+            assert (await browser.get(where)).status_code == status, where
+    await raw.delete(Queue(raw, "bad").keys.dead)
 
 
 async def test_what_others_have_written_is_shown_as_text(url: str, raw: Redis) -> None:
