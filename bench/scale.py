@@ -27,12 +27,12 @@ Row = dict[str, float]
 
 async def backlog(jobs: int) -> Row:
     """A drain of the whole backlog."""
-    return await throughput.run(jobs, ["--concurrency", "500", "--consumers", "2"], 0)
+    return await throughput.run(jobs, ["--concurrency", "1000"], 0)
 
 
 async def lanes(groups: int) -> Row:
     """A drain of jobs that are spread over so many lanes."""
-    return await throughput.run(_DRAINED, ["--concurrency", "500", "--consumers", "2"], groups)
+    return await throughput.run(_DRAINED, ["--concurrency", "1000"], groups)
 
 
 async def concurrency(slots: int) -> Row:
