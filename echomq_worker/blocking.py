@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import suppress
 from socket import socket
 from ssl import SSLWantReadError
@@ -193,6 +193,8 @@ class BlockingConnector:
         self._name = name
         self._processes: dict[int, _Here] = {}
         self._closed = False
+        # What the verbs go through that are made from now on: `tracing.traced`.
+        self.around: Callable[[BlockingWire], Any] | None = None
 
     @property
     def url_safe(self) -> str:

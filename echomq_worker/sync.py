@@ -21,6 +21,7 @@ from echomq_worker import admin, cancel, flows, jobs, lanes, metrics, repeat
 from echomq_worker.admission import New
 from echomq_worker.blocking import BlockingConnector as Connector
 from echomq_worker.blocking import BlockingWire, finished
+from echomq_worker.connector import Wire
 from echomq_worker.flows import Node
 from echomq_worker.identity import Mint
 from echomq_worker.rows import Receipt
@@ -71,9 +72,10 @@ class _Verbs(Generic[V]):
 
     __slots__ = ("_connector", "_verbs")
 
-    def __init__(self, connector: Connector, verbs: Callable[[BlockingWire], V]) -> None:
+    def __init__(self, connector: Connector, verbs: Callable[[Wire], V]) -> None:
         self._connector = connector
-        self._verbs = verbs(BlockingWire(connector))
+        wire = BlockingWire(connector)
+        self._verbs = verbs(wire if connector.around is None else connector.around(wire))
 
     def _run(self, verb: Callable[Concatenate[V, P], Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """One verb, to its end."""

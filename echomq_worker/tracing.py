@@ -14,11 +14,13 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, overload
 
 import anyio
 import anyio.to_thread
 
+from echomq_worker.blocking import BlockingConnector
 from echomq_worker.connector import Wire
 from echomq_worker.errors import ServerError
 from echomq_worker.keyspace import Keys
@@ -52,15 +54,37 @@ def instrument(
     return worker
 
 
+@overload
+def traced(
+    wire: BlockingConnector,
+    *,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+) -> BlockingConnector: ...
+
+
+@overload
 def traced(
     wire: Wire, *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
-) -> Wire:
+) -> Wire: ...
+
+
+def traced(
+    wire: Wire | BlockingConnector,
+    *,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+) -> Wire | BlockingConnector:
     """A wire for `Jobs`, `Lanes` and `Flows` whose admissions are spans that the jobs' own are linked to.
 
-    It is sent over `wire`, which stays the caller's to close. What is admitted elsewhere, by repeats too, has no
-    producer's span.
+    It is sent over `wire`, which stays the caller's to close. A connector of `echomq_worker.sync` is returned itself,
+    and what is made of it from then on is traced. What is admitted elsewhere, by repeats too, has no producer's span.
     """
-    return TracedWire(wire, Telemetry.of(tracer_provider, meter_provider))
+    telemetry = Telemetry.of(tracer_provider, meter_provider)
+    if isinstance(wire, BlockingConnector):
+        wire.around = partial(TracedWire, telemetry=telemetry)
+        return wire
+    return TracedWire(wire, telemetry)
 
 
 class Tracing:

@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.trace import StatusCode
 from redis.asyncio import Redis
 
-from echomq_worker import Flows, Jobs, Lanes, New, Node
+from echomq_worker import Flows, Jobs, Lanes, New, Node, sync
 from echomq_worker.connector import Connector, Wire
 from echomq_worker.errors import EchoMQError, KindRefused, Unreachable
 from echomq_worker.identity import group_for
@@ -20,6 +20,7 @@ from echomq_worker.tracing import traced
 from tests.support.keyspace import keyspace_of
 from tests.support.plain import job as job_id
 from tests.support.telemetry import Kept
+from tests.support.valkey import ValkeyServer
 
 VERBS: dict[str, Callable[[Wire], Coroutine[Any, Any, Any]]] = {
     "enqueue": lambda wire: Jobs(wire).enqueue("q", b"x", id=job_id(1)),
@@ -66,6 +67,21 @@ async def test_a_traced_verb_does_what_the_verb_does(wire: Connector, raw: Redis
     refused = isinstance(plain[0], tuple) and plain[0][0] is KindRefused
     first = kept.spans()[0]
     assert (first.status.status_code is StatusCode.ERROR) == refused
+
+
+def test_a_producer_without_an_event_loop_is_traced(url: str, server: ValkeyServer) -> None:
+    """The connector itself is what is traced; the rows say so."""
+    kept, plain = Kept(), sync.Connector(url)
+    with plain, sync.Connector(url) as connector:
+        jobs = sync.Jobs(traced(connector, **kept.providers))
+        receipts = [jobs.enqueue("q", b"x"), *jobs.enqueue_many("q", [b"y", b"z"])]
+        other = sync.Jobs(plain).enqueue("q", b"x")
+
+    rows = [server.admin.hget(f"emq:{{q}}:job:{one.id}", "trace") for one in receipts]
+    assert len(kept.spans("enqueue q")) == 2
+    assert None not in rows
+    assert rows[1] == rows[2] != rows[0]
+    assert server.admin.hget(f"emq:{{q}}:job:{other.id}", "trace") is None
 
 
 async def test_a_server_that_has_forgotten_the_scripts_makes_no_second_span(wire: Connector, raw: Redis) -> None:
