@@ -18,8 +18,13 @@ from echomq_worker.rows import Progress
 AT_A_TIME = 4
 KEPT = 50
 REFUSED_SHOWN = 50
+_STEP_S = 2.0
 
 Work = Callable[[Progress], Awaitable[Handled]]
+
+
+class Stopped(Exception):
+    """Somebody has stopped it."""
 
 
 class Operation:
@@ -37,10 +42,13 @@ class Operation:
         self.refused_total = 0
         self.error = ""
         self.task: asyncio.Task[None] | None = None
+        self.stopping = False
 
     def so_far(self, done: int, total: int) -> None:
-        """Part of Progress."""
+        """Part of Progress: between two steps, where it ends if it is to."""
         self.done, self.total = done, total
+        if self.stopping:
+            raise Stopped
 
     @property
     def running(self) -> bool:
@@ -72,10 +80,13 @@ class Operations:
 
     async def stop(self, operation: Operation) -> None:
         """End it between two steps; what was done stays done."""
-        if operation.task is not None and operation.running:
-            operation.state = "stopped"
-            operation.task.cancel()
-            await asyncio.wait({operation.task})
+        if operation.task is None or not operation.running:
+            return
+        operation.stopping = True
+        await asyncio.wait({operation.task}, timeout=_STEP_S)
+        # A step that finds nothing tells nothing.
+        operation.task.cancel()
+        await asyncio.wait({operation.task})
 
     async def aclose(self) -> None:
         """End all that run."""
@@ -89,9 +100,12 @@ class Operations:
             operation.state, operation.error = "failed", str(error) or type(error).__name__
             self._log.warning("operation failed", operation=operation.title, queue=operation.queue, reason=str(error))
             return
+        except Stopped:
+            operation.state = "stopped"
+            return
         except BaseException:
-            operation.state = "stopped" if operation.state == "stopped" else "failed"
-            operation.error = operation.error or ("" if operation.state == "stopped" else "it was broken off")
+            operation.state = "stopped" if operation.stopping else "failed"
+            operation.error = "it was broken off"
             raise
         operation.state = "done"
         operation.done = handled.done
