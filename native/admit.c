@@ -20,6 +20,9 @@ typedef struct {
     int verdict;
 } Admission;
 
+/* The script takes any number here, and fails in its middle where that is no time. */
+static const char BAD_TTL[] = "dedup_ttl_ms must be a whole number above 0";
+
 static bool empty(const Str *string) {
     return text_of(string).len == 0;
 }
@@ -63,7 +66,7 @@ static const char *parse(Call *c, Str **words, Admission *job) {
         job->dedup = words[5];
         job->parked = key_of(c, "de:", text_of(words[5]), "");
         if (!empty(words[6]) && (!whole(words[6], &job->ttl_ms) || job->ttl_ms < 1 || job->ttl_ms > LONGEST_TTL_MS)) {
-            return "ERR admit dedup_ttl_ms must be a whole number above 0";
+            return BAD_TTL;
         }
     }
     if (!empty(words[7]) && !read_expiry(c, words[7], &job->expires)) return "ERR admit expires must be in:ms or at:ms";
@@ -129,7 +132,7 @@ static int admit(Call *c, int from, Str *trace) {
     Admission *jobs = pool(c, (size_t)n, sizeof *jobs);
     for (int i = 0; i < n; i++) {
         const char *wrong = parse(c, c->args + from + WORDS_PER_JOB * i, &jobs[i]);
-        if (wrong) return VM_ReplyWithError(c->ctx, wrong);
+        if (wrong) return wrong == BAD_TTL ? refuse_shape(c, wrong) : VM_ReplyWithError(c->ctx, wrong);
     }
     Table seen = {0}, lanes = {0};
     for (int i = 0; i < n; i++) look_at(c, &jobs[i], &seen, &lanes);
