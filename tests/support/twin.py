@@ -109,15 +109,15 @@ class Twins:
         self._scripted.close()
         self._native.close()
 
-    def script(self, state: State, verb: Verb) -> Outcome:
-        """What the script makes of it."""
+    def script(self, state: State, verb: Verb, *, full: bool = False) -> Outcome:
+        """What the script makes of it, on a `full` server at its maxmemory."""
         source = scripts()[verb.name].source
         words = ("EVAL", source, len(verb.keys), *(BASE + key for key in verb.keys), *verb.args)
-        return self._run(self._scripted, state, words)
+        return self._run(self._scripted, state, words, full=full)
 
-    def command(self, state: State, verb: Verb, name: str | None = None) -> Outcome:
-        """What its twin makes of it, or the command `name`."""
-        return self._run(self._native, state, self._words(verb, name))
+    def command(self, state: State, verb: Verb, name: str | None = None, *, full: bool = False) -> Outcome:
+        """What its twin makes of it, or the command `name`; on a `full` server at its maxmemory."""
+        return self._run(self._native, state, self._words(verb, name), full=full)
 
     def _words(self, verb: Verb, name: str | None = None) -> tuple[Any, ...]:
         return (name or TWINS[verb.name], len(verb.keys), *(BASE + key for key in verb.keys), *verb.args)
@@ -142,15 +142,19 @@ class Twins:
         """What stands on the twin's side; its reply is None."""
         return Outcome(None, *snapshot(self._native))
 
-    def _run(self, client: Any, state: State, words: Sequence[Any]) -> Outcome:
+    def _run(self, client: Any, state: State, words: Sequence[Any], *, full: bool = False) -> Outcome:
         pipe = client.pipeline(transaction=False)
         pipe.flushdb()
         put(pipe, state)
         pipe.execute()
+        if full:
+            client.config_set("maxmemory", 1)
         try:
             reply = decoded(client.execute_command(*words))
         except redis.ResponseError as error:
             reply = f"!{error}"
+        if full:
+            client.config_set("maxmemory", 0)
         return Outcome(reply, *snapshot(client))
 
 
