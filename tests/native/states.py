@@ -138,6 +138,20 @@ def _with_id(words: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(words[0] if word == "%" else word for word in words[1:])
 
 
+def _pairs(name: str, *before: Any) -> st.SearchStrategy[Verb]:
+    """A verb of many jobs: pairs of id and held behind other arguments, the last held may be missing."""
+    drawn = [one if isinstance(one, st.SearchStrategy) else st.just(one) for one in before]
+    pairs = st.lists(st.tuples(ids, tokens), max_size=4)
+    return st.tuples(st.tuples(*drawn), pairs, st.booleans()).map(
+        lambda told: Verb(name, ("active",), (*told[0], *_flat(told[1], cut=told[2])))
+    )
+
+
+def _flat(pairs: list[tuple[str, str]], *, cut: bool) -> tuple[str, ...]:
+    words = tuple(word for pair in pairs for word in pair)
+    return words[:-1] if cut else words
+
+
 _MODES = st.sampled_from(["in", "at"])
 _TOLD = st.sampled_from(
     [(), ("sq:fp", PARENT), ("sq:id", PARENT), ("xq:fp", "other", PARENT), ("xq:id", "other", PARENT)]
@@ -156,6 +170,9 @@ CALLS: dict[str, st.SearchStrategy[Verb]] = {
         _called("retry", ("active", "schedule", "dead", "job:%"), "%", tokens, whole, st.integers(1, 3), "why", BASE),
         _TOLD,
     ).map(lambda pair: pair[0].with_args(*pair[0].args, *pair[1])),
+    "keep": _pairs("keep", BASE, st.sampled_from([60_000, 90_000.5, 10**9])),
+    "disown": _pairs("disown", BASE),
+    "look": _called("look", ("pending", "active", "ring", "meta"), BASE, st.sampled_from([-1, 0, 1, 2, 10])),
     "reprocess": st.tuples(
         _called("reprocess", ("job:%", "dead", "pending"), "%"), st.sampled_from([(), ("force",), ("no",)])
     ).map(lambda pair: pair[0].with_args(*pair[0].args, *pair[1])),
