@@ -16,6 +16,7 @@ from echomq_worker.metrics import Metrics
 from echomq_worker.repeat import Repeat
 from echomq_worker.web import actions, operations
 from tests.support.plain import FAR_MS, GROUP, QUEUE, Queue, job, row
+from tests.support.valkey import OwnServer, raw_client
 from tests.support.waiting import wait_until
 from tests.support.web import Browser, browsing, text_of
 
@@ -41,7 +42,9 @@ async def bury(raw: Redis, count: int, **fields: str) -> list[str]:
 async def numbers(raw: Redis) -> tuple[int, int]:
     """How many are dead, how many are pending."""
     keys = Queue(raw).keys
-    both = raw.pipeline(transaction=True).zcard(keys.dead).zcard(keys.pending)
+    both = raw.pipeline(transaction=True)
+    both.zcard(keys.dead)
+    both.zcard(keys.pending)
     dead, pending = await both.execute()
     return dead, pending
 
@@ -124,6 +127,9 @@ async def test_all_that_match_are_done_and_no_other(url: str, raw: Redis) -> Non
         text = text_of((await browser.post(f"{DEAD}/requeue", chosen)).text)
         assert "Requeue all dead jobs with “Timeout” in the reason?" in text
         assert "3 of 4 dead jobs match" in text
+        aged = text_of((await browser.post(f"{DEAD}/requeue", [*chosen, ("older", "60")])).text)
+        assert "in the reason and minted over 1 h ago?" in aged
+        assert (await browser.post(f"{DEAD}/burn", chosen)).status_code == 400
         where = await browser.do(f"{DEAD}/requeue", *chosen, ("confirmed", "yes"))
     assert where == f"{DEAD}?error=Timeout&said=requeued"
     assert await numbers(raw) == (1, 3)
@@ -172,6 +178,22 @@ async def test_a_long_operation_can_be_stopped_between_two_steps(
         await browser.do(f"{DEAD}/requeue", ("which", "all"), ("confirmed", "yes"))
     dead, pending = await numbers(raw)
     assert dead + pending == 3_000
+
+
+async def test_an_operation_that_breaks_off_says_so(own_server: OwnServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has gone meanwhile: why, and that it can be begun again; another one can be, once it is back."""
+    monkeypatch.setattr(actions, "_AT_ONCE_S", 0.0)
+    server = own_server(append_only=True)
+    async with raw_client(server.url) as raw, browsing(server.url) as browser:
+        await bury(raw, 3_000)
+        where = await browser.do(f"{DEAD}/delete", ("which", "all"), ("confirmed", "yes"))
+        operation = browser.dash.operations.get(where.rpartition("/")[2])
+        assert operation is not None
+        await wait_until(lambda: operation.done, "some are done", 20)
+        await asyncio.to_thread(server.kill)
+        await wait_until(lambda: not operation.running, "it has ended", 20)
+        assert re.search(r"Broken off after [\d,]+ jobs: .* It can be begun again.", await browser.read(where))
+        assert (await browser.client.get(f"/q/{QUEUE}")).status_code == 503
 
 
 async def test_too_many_operations_at_a_time_are_refused(url: str, raw: Redis, monkeypatch: pytest.MonkeyPatch) -> None:

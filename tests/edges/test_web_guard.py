@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
+import sys
 
 import httpx
 import pytest
 import structlog
+from fastapi import FastAPI
 from redis.asyncio import Redis
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -190,10 +192,15 @@ async def test_a_form_without_end_is_refused(url: str, raw: Redis) -> None:
     assert not await paused(raw)
 
 
-async def test_mounted_below_a_path_every_address_has_it(url: str) -> None:
+@pytest.mark.parametrize("kind", ["Starlette", "FastAPI"])
+async def test_mounted_below_a_path_every_address_has_it(url: str, kind: str) -> None:
     """Links, forms, redirects, the cookie, the live parts; the application around it is left alone."""
     dash = dashboard(url, access=ANYBODY)
-    app = Starlette(routes=[Mount("/admin/jobs", app=dash)])
+    if kind == "Starlette":
+        app = Starlette(routes=[Mount("/admin/jobs", app=dash)])
+    else:
+        app = FastAPI()
+        app.mount("/admin/jobs", dash)
     async with dash, httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
         page = await client.get(f"/admin/jobs/q/{QUEUE}")
         token = re.findall(r'name="form_token" value="(\w+)"', page.text)[0]
@@ -262,6 +269,15 @@ def test_a_dashboard_that_cannot_be_made_says_why() -> None:
         dashboard("http://localhost", access=ANYBODY)
     with pytest.raises(ConfigError, match="secret"):
         dashboard("redis://localhost", access=ANYBODY, secret=b"short")
+
+
+def test_without_the_extra_a_dashboard_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For who mounts it, as for the command."""
+    monkeypatch.delitem(sys.modules, "echomq_worker.web.app")
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    monkeypatch.setitem(sys.modules, "starlette.applications", None)
+    with pytest.raises(ConfigError, match=re.escape("pip install 'echomq-worker[web]'")):
+        dashboard("redis://localhost", access=ANYBODY)
 
 
 async def test_an_outage_is_a_page_and_ends_by_itself(own_server: OwnServer) -> None:
