@@ -182,6 +182,7 @@ def test_threads_share_a_connector(connector: sync.Connector, jobs: sync.Jobs) -
     assert 1 <= connector.connections <= 8
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_fork_has_connections_and_ids_of_its_own(url: str, server: ValkeyServer) -> None:
     """A parent that has produced forks twice, as a prefork server does: no reply is mixed up, no id is made twice, and
     the parent's connection stands.
@@ -260,6 +261,9 @@ def test_sentinels_name_the_primary(own_server: OwnServer) -> None:
             pytest.raises(Unreachable, match="knows no service 'other'"),
             sync.connect(f"redis+sentinel://{hosts}/other"),
         ):
+            pass
+        server.stop()
+        with pytest.raises(Unreachable, match=str(server.port)), sync.connect(f"redis+sentinel://{hosts}/{SERVICE}"):
             pass
     finally:
         sentinel.close()

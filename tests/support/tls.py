@@ -28,7 +28,11 @@ class Authority:
     def __init__(self, folder: Path, name: str = "authority") -> None:
         self._folder = folder
         self.certificate, self._key = folder / f"{name}.pem", folder / f"{name}.key"
-        _openssl("req", "-x509", *_KEY, "-days", "2", "-subj", f"/CN={name}", *_out(self.certificate, self._key))
+        # Since Python 3.13 an authority has to say that it is one.
+        usage = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
+        _openssl(
+            "req", "-x509", *_KEY, "-days", "2", "-subj", f"/CN={name}", *usage, *_out(self.certificate, self._key)
+        )
 
     def sign(self, name: str, *, names: str = "DNS:localhost,IP:127.0.0.1", days: int = 2) -> Pair:
         """A certificate for `names`, over for a day with `days=-1`."""
