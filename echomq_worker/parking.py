@@ -23,6 +23,9 @@ MARGIN_MS = 1_900
 # Who was handed a token claims, and is back within a round trip or two: so long the others' BLPOP waits for it, which
 # costs less than one without it that has to be ended again.
 _BACK_S = 0.001
+# Tokens of different queues so close to each other are a crowd: nobody is waited for, and who is not in the BLPOP is in
+# the next one, which comes soon by itself.
+_CROWD_S = 0.002
 # A token for somebody who is away waits for it; then others may have it: it may have no use for one.
 _OWED_S = 0.02
 # Where a BLPOP cannot be ended it is short, as long as somebody may come whose keys are not in it.
@@ -70,6 +73,9 @@ class Parking:
         self._looks = False
         self._back: Seat | None = None
         self._patience: asyncio.TimerHandle | None = None
+        self._last: tuple[Seat, float] | None = None
+        self._crowded = False
+        self._joining: asyncio.TimerHandle | None = None
         self._closed = False
 
     @property
@@ -163,7 +169,7 @@ class Parking:
             return
         if self._answer is not None:
             if not self._standing.issuperset(waiting):
-                self._end_standing()
+                self._join()
         elif self._link is None or self._link.closed or self._sent_on is not None:
             self._open(waiting[0].keys[0])
         else:
@@ -186,6 +192,16 @@ class Parking:
         self._answer = link.submit(pack(("BLPOP", *keys, f"{lasts_s:.3f}")), 1)
         self._answer.add_done_callback(self._answered)
 
+    def _join(self) -> None:
+        if not self._crowded:
+            self._end_standing()
+        elif self._joining is None:
+            self._joining = asyncio.get_running_loop().call_later(_BACK_S, self._join_after_all)
+
+    def _join_after_all(self) -> None:
+        self._joining, self._crowded = None, False
+        self._look()
+
     def _end_standing(self) -> None:
         """Have the server end the BLPOP that stands: its answer, whatever it is, makes the next one."""
         if self._ending or self._home is None or self._client_id is None:
@@ -205,6 +221,7 @@ class Parking:
     def _answered(self, answered: asyncio.Future[Answer]) -> None:
         self._answer = None
         self._standing.clear()
+        self._cancel_joining()
         answer = answered.result()
         if self._link is not None:
             self._link.unwatch()
@@ -222,13 +239,21 @@ class Parking:
         seat = self._by_key[token.key]
         seat.listed = False
         self._seats[seat.keys] = self._seats.pop(seat.keys)
+        now = asyncio.get_running_loop().time()
+        last, self._last = self._last, (seat, now)
+        self._crowded = last is not None and last[0] is not seat and now - last[1] < _CROWD_S
         if not seat.waits:
             self._owe(seat, token)
             return
         seat.tell(token)
-        if len(self._seats) > 1 and not self._closed:
+        if len(self._seats) > 1 and not self._crowded and not self._closed:
             self._back = seat
             self._patience = asyncio.get_running_loop().call_later(_BACK_S, self._go_on_without)
+
+    def _cancel_joining(self) -> None:
+        if self._joining is not None:
+            self._joining.cancel()
+            self._joining = None
 
     def _go_on_without(self) -> None:
         self._expect_nobody()
@@ -305,6 +330,7 @@ class Parking:
         """End every wait, give back tokens that nobody took, and close; may be called again."""
         self._closed = True
         self._expect_nobody()
+        self._cancel_joining()
         try:
             if self._opening is not None:
                 self._opening.cancel()

@@ -219,3 +219,29 @@ async def test_what_ends_the_connection_is_told_to_everybody(
         for key, wait in zip(keys, waits, strict=True):
             await raw.lpush(key, "1")
             assert await wait == key.encode()
+
+
+async def test_in_a_crowd_nobody_is_waited_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens of several queues at once: the next BLPOP does not wait for whoever had the last one, and who comes back
+    is in one that is made soon.
+    """
+    keys = [f"emq:{{{name}}}:wake" for name in "abcd"]
+    async with connect(url) as connector:
+        parking = connector.parking()
+        waits = [asyncio.ensure_future(parking.blpop([key], 60_000)) for key in keys]
+        await wait_until(lambda: len(parking._standing) == 4, "it stands for all")
+        await _pushed(connector, keys[0])
+        assert await waits[0] == keys[0].encode()
+        await wait_until(lambda: len(parking._standing) == 3, "it stands for the others")
+        # Whoever had a token would be waited for until the test is over.
+        monkeypatch.setattr("echomq_worker.parking._CROWD_S", 60)
+        monkeypatch.setattr("echomq_worker.parking._BACK_S", 60)
+        for key, wait in zip(keys[1:3], waits[1:3], strict=True):
+            await _pushed(connector, key)
+            assert await asyncio.wait_for(wait, 10) == key.encode()
+        monkeypatch.setattr("echomq_worker.parking._BACK_S", 0.01)
+        again = asyncio.ensure_future(parking.blpop([keys[0]], 60_000))
+        await wait_until(lambda: len(parking._standing) == 2, "it stands for who has come back and who has waited on")
+        for key, wait in ((keys[0], again), (keys[3], waits[3])):
+            await _pushed(connector, key)
+            assert await asyncio.wait_for(wait, 10) == key.encode()
