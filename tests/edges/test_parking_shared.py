@@ -74,15 +74,14 @@ async def test_other_keys_are_heard_where_no_wait_can_be_ended(server: ValkeySer
             connect(url) as pushing,
         ):
             parking = connector.parking()
-            for _ in range(2):
-                # Of whom it does not know yet, or that UNBLOCK is refused, it hears at the end of the first wait.
-                first = asyncio.ensure_future(parking.blpop([WAKE], 500))
-                await wait_until(lambda: parking._answer is not None, "it is parked")
-                second = asyncio.ensure_future(parking.blpop([READY], 60_000))
-                await pushing.call("LPUSH", READY, "1")
-                assert await second == READY.encode()
-                await asyncio.wait({first})
-                parking._seats[WAKE,].listed = parking._seats[READY,].listed = False
+            # Of whom it does not know yet, or that UNBLOCK is refused, it hears at the end of the first wait.
+            first = asyncio.ensure_future(parking.blpop([WAKE], 1_500))
+            await wait_until(lambda: parking._answer is not None, "it is parked")
+            second = asyncio.ensure_future(parking.blpop([READY], 60_000))
+            await pushing.call("LPUSH", READY, "1")
+            assert await second == READY.encode()
+            await asyncio.wait({first})
+            parking._seats[WAKE,].listed = parking._seats[READY,].listed = False
             assert parking._client_id is None
             waits = [asyncio.ensure_future(parking.blpop([WAKE], 60_000))]
             await wait_until(lambda: len(parking._standing) == 1, "it stands for one")
