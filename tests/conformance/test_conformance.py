@@ -83,6 +83,7 @@ NAMES = [
     "pool_enqueue",
     "pool_order",
     "repeat_once_per_fleet",
+    "repeat_by_calendar",
     "failures_not_claims",
     "ghost_claim",
     "hollow_lane",

@@ -45,7 +45,7 @@ def test_with_json_every_line_is_an_object(cli: Cli, keyspace: Keyspace, name: s
     assert "\x1b" not in text
 
 
-@pytest.mark.parametrize("name", ["queue list", "repeat list"])
+@pytest.mark.parametrize("name", ["repeat list"])
 def test_on_a_terminal_it_is_a_table(url: str, keyspace: Keyspace, name: str) -> None:
     """With a line below its heading, as wide as the terminal at most; with --json a line of JSON all the same."""
     keyspace.put(FULL)

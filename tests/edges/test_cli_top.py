@@ -87,7 +87,7 @@ def test_without_a_terminal_it_says_what_to_ask_for(cli: Cli) -> None:
     assert err == "echomq-worker: no terminal to draw on: expected --once or --json\n"
 
 
-@pytest.mark.parametrize("end", ["q", "SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("end", ["q", "SIGTERM"])
 def test_live_on_a_terminal(url: str, server: ValkeyServer, end: str) -> None:
     """It draws, draws again when something has changed, and q or a signal ends it with 0 and the terminal as it was."""
     with Terminal("top", "--interval-ms", "100", env={"ECHOMQ_URL": url}) as terminal:

@@ -82,7 +82,7 @@ async def test_one_look_at_a_queue(metrics: Metrics, queue: Queue) -> None:
 
     stats = await metrics.stats(QUEUE)
 
-    counts = Counts(pending=2, active=2, scheduled=2, dead=1, repeats=1, paused=True, lanes={GROUP: 1})
+    counts = Counts(pending=2, active=2, scheduled=2, dead=1, repeats=3, paused=True, lanes={GROUP: 1})
     assert (stats.counts, stats.totals) == (counts, Totals(completed=7, failed=3))
     assert stats.limits == Limits(concurrency=5, rate=10, window_ms=1_000)
     assert stats.oldest_pending_age_ms is not None

@@ -93,7 +93,9 @@ class ControlWorld(RepeatWorld):
             over = {"ahead": f"in:{LEASE_MS}", "past": f"at:{PAST}", "": ""}[expires]
             dedup = KEYS_OF_DEDUP[key - 1] if key else ""
             words += [job.id, f"payload {n}", job.lane or "", *mode, dedup, LEASE_MS if ttl else "", over]
-        (reply,) = yield [self.scripts("admit_many", (keys.pending, keys.schedule), [keys.base, *words])]
+        # A producer that is traced has one word more, and the same answers.
+        name, head = ("admit_traced", (keys.base, "{}")) if len(known) % 2 else ("admit_many", (keys.base,))
+        (reply,) = yield [self.scripts(name, (keys.pending, keys.schedule), [*head, *words])]
         self.sound(reply)
         state = "scheduled" if later else "pending"
         expected = [

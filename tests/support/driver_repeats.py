@@ -1,7 +1,7 @@
-"""The driver's steps for repeats: a registry, and two Pumps that fire what is due, each on a clock of its own.
+"""The driver's steps for repeats: two registries, and two Pumps that fire what is due, each on a clock of its own.
 
-Source: protocol section 1 (`repeat`), decision 0016; the seed "Recurrence". Registering and firing are the package's
-own code, a round trip a step, so that the other Pump, a cancellation or an update may come in between.
+Source: protocol section 1 (`repeat`, `cron`), decisions 0016 and 0033; the seed "Recurrence". Registering and firing
+are the package's own code, a round trip a step, so that the other Pump, a cancellation or an update may come between.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from echomq_worker.calendars import Calendars
 from echomq_worker.clock import Clock
 from echomq_worker.identity import Mint
 from echomq_worker.repeat import Repeat
@@ -24,21 +25,22 @@ _BEGAN_MS = 1_000_000
 REPEAT_LOOK = """
 local p, records = ARGV[1], {}
 for i = 2, #ARGV do
-  records[i - 1] = redis.call('HMGET', p .. 'repeat:' .. ARGV[i], 'every_ms', 'template', 'fixed_rate')
-  records[i - 1][4] = redis.call('ZSCORE', p .. 'repeat', ARGV[i])
+  records[i - 1] = redis.call('HMGET', p .. 'repeat:' .. ARGV[i], 'every_ms', 'template', 'fixed_rate', 'cron')
+  records[i - 1][5] = redis.call('ZSCORE', p .. (records[i - 1][4] and 'cron' or 'repeat'), ARGV[i])
 end
-return {redis.call('ZCARD', p .. 'repeat'), records}
+return {redis.call('ZCARD', p .. 'repeat') + redis.call('ZCARD', p .. 'cron'), records}
 """
 
 
 @dataclass(slots=True)
 class Record:
-    """A registration as it must stand."""
+    """A registration as it must stand: by a period, or (0) by the calendar `cron`."""
 
     every: int
     template: str
     fixed: bool
     next_ms: int
+    cron: str = ""
 
     def occurs(self, now: int) -> None:
         """It has run; the next time is a period from now, or the grid's next one that is ahead."""
@@ -86,6 +88,7 @@ class RepeatWorld(PlainVerbs):
         self.ringers = (Ringer(0), Ringer(7))
         self.handlers |= {
             "register": self.register,
+            "calendar": self.calendar,
             "unregister": self.unregister,
             "advance": self.advance,
             "tick": self.tick,
@@ -94,6 +97,8 @@ class RepeatWorld(PlainVerbs):
         }
         self.effects |= {
             "repeat_register": self._registered,
+            "cron_register": self._calendar_registered,
+            "cron_fire": self._struck,
             "repeat_cancel": self._unregistered,
             "repeat_advance": self._advanced,
             "repeat_fire": self._fired,
@@ -109,6 +114,13 @@ class RepeatWorld(PlainVerbs):
         """A name is registered, or registered again."""
         registry, flags = self._repeat(), {"fixed_rate": bool(fixed), "update": bool(update)}
         yield from self.through(registry.register(self.keys.queue, name, every, name, first_in_ms=first, **flags))
+
+    def calendar(self, name: str, minutes: int, update: int) -> Turn:
+        """A name is registered, or registered again, to run every so many minutes of the hour."""
+        line = f"*/{minutes} * * * *"
+        yield from self.through(
+            self._repeat().register(self.keys.queue, name, cron=line, template=name, update=bool(update))
+        )
 
     def unregister(self, name: str) -> Turn:
         """A registration is taken back."""
@@ -130,15 +142,19 @@ class RepeatWorld(PlainVerbs):
         ringer = self.ringers[p]
         if ringer.coroutine is None:
             ids = [self.model.kin(n).id for n in numbers]
-            ringer.coroutine = self._fire_due(self._repeat(ringer.ahead_ms, ids))
+            ringer.coroutine = self._fire_due(ringer.ahead_ms, ids)
             self._goes_on(ringer, None)
         else:
             self._goes_on(ringer, (yield from self.trip(ringer.commands)))
 
-    async def _fire_due(self, repeat: Repeat) -> None:
+    async def _fire_due(self, ahead_ms: int, ids: Sequence[str]) -> None:
+        repeat, now = self._repeat(ahead_ms, ids), self.now_ms + ahead_ms
         due = await repeat.due(self.keys.queue)
         if due:
             await repeat.fire(self.keys.queue, [record.name for record in due])
+        calls = Calls()
+        head = await calls.call("ZRANGE", self.keys.cron, 0, 0, "WITHSCORES")
+        await Calendars(calls, self.keys, mint=cast("Mint", _Ids(ids))).beat(head, now)
 
     @staticmethod
     def _goes_on(ringer: Ringer, replies: list[Any] | None) -> None:
@@ -164,27 +180,45 @@ class RepeatWorld(PlainVerbs):
         if stands is None:
             self.records[name] = Record(int(every), template, fixed, int(first))
             return 1
-        same = (stands.every, stands.template, stands.fixed) == (int(every), template, fixed)
+        same = (stands.every, stands.template, stands.fixed, stands.cron) == (int(every), template, fixed, "")
         if same or "update" not in flags:
             return 0
         if stands.every != int(every):
             stands.next_ms = int(first)
-        stands.every, stands.template, stands.fixed = int(every), template, fixed
+        stands.every, stands.template, stands.fixed, stands.cron = int(every), template, fixed, ""
+        return 2
+
+    def _calendar_registered(self, keys: list[str], values: list[str]) -> int:
+        name, cron, _, template, first, *flags = values
+        stands = self.records.get(name)
+        if stands is None:
+            self.records[name] = Record(0, template, fixed=False, next_ms=int(first), cron=cron)
+            return 1
+        if (stands.cron, stands.template) == (cron, template) or "update" not in flags:
+            return 0
+        if stands.cron != cron:
+            stands.next_ms = int(first)
+        stands.every, stands.template, stands.fixed, stands.cron = 0, template, False, cron
         return 2
 
     def _unregistered(self, keys: list[str], values: list[str]) -> int:
         return int(self.records.pop(values[0], None) is not None)
 
     def _advanced(self, keys: list[str], values: list[str]) -> int:
-        record = self.records.get(values[0])
+        record = self._of_a_period(values[0])
         if record is not None:
             record.next_ms = int(values[1])
         return int(record is not None)
 
+    def _of_a_period(self, name: str) -> Record | None:
+        """A calendar is none to who knows periods only."""
+        record = self.records.get(name)
+        return None if record is None or record.cron else record
+
     def _fired(self, keys: list[str], values: list[str]) -> list[bytes]:
         now, answers = int(values[1]), list[bytes]()
         for name, id in zip(values[2::2], values[3::2], strict=True):
-            record = self.records.get(name)
+            record = self._of_a_period(name)
             if record is None:
                 answers.append(b"absent")
             elif record.next_ms > now:
@@ -195,8 +229,31 @@ class RepeatWorld(PlainVerbs):
                 record.occurs(now)
                 self.model.admit(self.model.of(id), record.template.encode(), "pending", None)
                 answers.append(b"fired")
-        lowest = min((record.next_ms for record in self.records.values()), default=None)
-        return [*answers, b"" if lowest is None else b"%d" % lowest]
+        return [*answers, self._lowest(calendars=False)]
+
+    def _struck(self, keys: list[str], values: list[str]) -> list[bytes]:
+        now, answers = int(values[1]), list[bytes]()
+        for at in range(2, len(values), 6):
+            name, id, due, after, cron, _ = values[at : at + 6]
+            record = self.records.get(name)
+            if record is None or not record.cron:
+                answers.append(b"absent")
+            elif record.next_ms != int(float(due)) or record.next_ms > now:
+                answers.append(b"not_due")
+            elif record.cron != cron:
+                answers.append(b"changed")
+            elif self.model.of(id).row:
+                answers.append(b"duplicate")
+            else:
+                require(int(after) > now, "registry", f"{name} is moved on to {after}, which is over at {now}")
+                record.next_ms = int(after)
+                self.model.admit(self.model.of(id), record.template.encode(), "pending", None)
+                answers.append(b"fired")
+        return [*answers, self._lowest(calendars=True)]
+
+    def _lowest(self, *, calendars: bool) -> bytes:
+        found = [record.next_ms for record in self.records.values() if bool(record.cron) == calendars]
+        return b"%d" % min(found) if found else b""
 
     # -- a look
 
@@ -210,8 +267,10 @@ class RepeatWorld(PlainVerbs):
         self.sound(replies[-1])
         count, rows = replies[-1]
         require(count == len(self.records), "registry", f"{count} names, expected {sorted(self.records)}")
-        for name, (every, template, fixed, score) in zip(NAMES, rows, strict=True):
-            record = self.records.get(name)
-            told = None if every is None else (int(every), template.decode(), fixed is not None, int(float(score or 0)))
-            right = record and (record.every, record.template, record.fixed, record.next_ms)
+        for name, (every, template, fixed, cron, score) in zip(NAMES, rows, strict=True):
+            record, told = self.records.get(name), None
+            if every is not None or cron is not None:
+                kind = (int(every or 0), template.decode(), fixed is not None, (cron or b"").decode())
+                told = (*kind, int(float(score or 0)))
+            right = record and (record.every, record.template, record.fixed, record.cron, record.next_ms)
             require(told == right, "registry", f"{name} stands as {told}, expected {right}")

@@ -63,7 +63,9 @@ def _fired(q: int, numbers: Sequence[int], fresh: Sequence[int]) -> list[Step]:
     """Two Pumps have read that repeats are due, a period and a half late, and fire them; of two ids one is taken."""
     rings = [(q, "ring", p, tuple(fresh[p : p + 1])) for p in range(2)]
     names: list[Step] = [(q, "register", name, 500, 0, fixed, 0) for fixed, name in enumerate(NAMES[:2])]
-    return [*_all_park(q), *((q, "rcrash", p) for p in range(2)), *names, (q, "tick", 750), *(rings * 5)]
+    calendar: list[Step] = [(q, "calendar", NAMES[2], 1, 1), (q, "tick", 60_000)]
+    late = [*names, (q, "tick", 750), *(rings * 5), *calendar, *(rings * 9)]
+    return [*_all_park(q), *((q, "rcrash", p) for p in range(2)), *late]
 
 
 def _in_turn(q: int, numbers: Sequence[int], fresh: Sequence[int]) -> list[Step]:
