@@ -114,7 +114,7 @@ def extras() -> Mapping[str, tuple[str, ...]]:
             # Wire 6 and auto. What a role may send beside it depends on its scripts, see `commands`.
             NATIVE: ("command|list", "command|docs"),
             # A worker that answers /metrics reads its queues.
-            "metrics": ("hget", "hmget", "smembers", "smismember"),
+            "metrics": ("hget", "smembers"),
             # How long payloads are, and which lanes are paused.
             "dashboard": ("hstrlen", "smismember"),
             # The worker's look at maxmemory_policy. Not CONFIG GET: whoever may send that reads passwords, too.

@@ -94,6 +94,7 @@ async def test_a_command_goes_to_the_owner_of_its_slot(cluster: ValkeyCluster) -
             assert _admin(cluster.owner(queue)).smembers(Keys(queue).paused) == {queue.encode()}
         assert _names(cluster) == ["echomq"] * 3
         assert connector.connected
+        assert connector.standing == {"commands": 3}
         assert connector.generation == 3
         assert await connector.call("DBSIZE") == 3 + 1
         assert await connector.call("PING") == b"PONG"

@@ -20,7 +20,7 @@ from echomq_worker.probes import instruments as i
 from echomq_worker.probes.fleet import Fleet
 from echomq_worker.probes.snapshot import Snapshot
 from tests.support.http import free_port, one, page, scrape
-from tests.support.process import WorkerProcess
+from tests.support.process import WorkerProcess, run_worker
 from tests.support.valkey import ValkeyServer
 from tests.support.waiting import wait_until
 
@@ -69,6 +69,8 @@ async def test_one_port_answers_for_all_also_for_one_that_was_killed(
             assert [body["ready"] for body in ready.json["processes"]] == [True, True]
             pids = [body["pid"] for body in ready.json["processes"]]
             assert len({*pids, worker.pid}) == 3
+            asked = await asyncio.to_thread(run_worker, "health", env={"ECHOMQ_HTTP": f"127.0.0.1:{port}"})
+            assert asked == (0, f"ready: http://127.0.0.1:{port}/readyz\n")
 
             await jobs.enqueue_many("emails", [b"x"] * 200)
             await wait_until(lambda: _counts(port, 200), "all are counted", 30)

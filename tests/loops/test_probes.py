@@ -12,12 +12,16 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from echomq_worker.clock import SystemClock
 from echomq_worker.connector import connect
 from echomq_worker.errors import ConfigError
 from echomq_worker.job import Job
 from echomq_worker.jobs import Jobs
+from echomq_worker.keyspace import Keys
 from echomq_worker.lanes import Lanes
-from echomq_worker.probes.instruments import INSTRUMENTS
+from echomq_worker.metrics import Metrics
+from echomq_worker.probes.depths import LARGEST_LANES, Depths
+from echomq_worker.probes.instruments import INSTRUMENTS, OTHER_LANES
 from echomq_worker.verdict import Delay, Reject
 from echomq_worker.worker import Worker
 from tests.support.http import Page, free_port, one, page, scrape
@@ -162,6 +166,64 @@ async def test_what_is_ready_counts_lanes_and_leaves_out_the_schedule(url: str) 
             assert [one.name for one in INSTRUMENTS if f"{one.name}{suffixes[one.kind]}" not in told] == []
 
 
+async def test_the_reading_is_that_of_the_read_plane(url: str, raw: Redis) -> None:
+    """In every state at once, `Metrics` says the same; more lanes than are read in one piece are all counted."""
+    async with connect(url) as connector:
+        jobs, lanes, metrics = Jobs(connector), Lanes(connector), Metrics(connector)
+        base = Keys("q").base
+        await jobs.enqueue_many("q", [b"x"] * 3)
+        await jobs.enqueue_in("q", b"later", 3_600_000)
+        groups = [Lanes.group_for(str(number)) for number in range(1_100)]
+        for at in range(0, len(groups), 100):
+            await asyncio.gather(*(lanes.enqueue("q", group, b"x") for group in groups[at : at + 100]))
+        await lanes.enqueue("q", groups[7], b"x")
+        await lanes.pause("q", groups[8])
+        await raw.hset(f"{base}gactive", mapping={groups[9]: 4, "GRPgone": 0})
+        await raw.zadd(f"{base}active", {"JOB00000000001": 1, "JOB00000000002": 10**15})
+        await raw.zadd(f"{base}dead", {"JOB00000000003": 0})
+        await raw.hset(f"{base}metrics:completed", "count", 12)
+        await raw.hset(f"{base}meta", "paused", 1)
+
+        read = (await Depths(connector, ["q"], clock=SystemClock()).read()).numbers
+        stats, views = await metrics.stats("q"), await metrics.lanes("q")
+
+    counts = stats.counts
+    said = {state: count for (_, state), count in read["echomq_queue_jobs"].items()}
+    assert said == {"pending": 3, "active": 2, "scheduled": 1, "dead": 1}
+    assert (counts.pending, counts.active, counts.scheduled, counts.dead) == tuple(said.values())
+    one_each = {name: of[("q",)] for name, of in read.items() if ("q",) in of}
+    oldest = one_each.pop("echomq_queue_oldest_pending_age_seconds")
+    assert isinstance(oldest, float)
+    assert oldest == pytest.approx((stats.oldest_pending_age_ms or 0) / 1000, abs=2)
+    assert one_each == {
+        "echomq_queue_ready_jobs": counts.ready,
+        "echomq_queue_expired_leases": stats.expired_leases,
+        "echomq_queue_paused": 1,
+        "echomq_queue_repeats": 0,
+        "echomq_queue_completed_total": stats.totals.completed,
+        "echomq_queue_died_total": stats.totals.failed,
+        "echomq_queue_lanes": len([view for view in views if view.depth or view.active]),
+    }
+    assert counts.ready == 3 + 1_101
+    shown = read["echomq_lane_jobs"]
+    assert shown["q", groups[9], "active"] == 4
+    assert shown["q", groups[7], "pending"] == 2
+    assert shown["q", OTHER_LANES, "pending"] == 1_100 - LARGEST_LANES
+
+
+@pytest.mark.leaves_keys("it plants a key of another type")
+async def test_a_queue_that_cannot_be_read_costs_no_other_one_its_numbers(url: str, raw: Redis) -> None:
+    """A key of another type, a counter that is no number: what is wrong there is for the audit to say."""
+    async with connect(url) as connector:
+        await raw.set("emq:{a}:pending", "x")
+        await raw.hset("emq:{b}:gactive", "GRP1", "many")
+        await Jobs(connector).enqueue("c", b"x")
+        read = (await Depths(connector, ["a", "b", "c"], clock=SystemClock()).read()).numbers
+    assert read["echomq_queue_ready_jobs"] == {("c",): 1}
+    assert {queue for queue, _ in read["echomq_queue_jobs"]} == {"c"}
+    assert read["echomq_server_up"] == {(): 1}
+
+
 async def test_leases_that_were_extended_are_counted(url: str) -> None:
     """By the keeper, for as long as the handler runs; its connection is one more."""
     worker = a_worker()
@@ -179,30 +241,24 @@ async def test_leases_that_were_extended_are_counted(url: str) -> None:
 # ------------------------------------------------------------------------------------------------ red and green
 
 
-Break = Callable[[Proxy], Any]
-
-
-async def _refused(proxy: Proxy) -> None:
-    await proxy.refuse()
-    proxy.reset()
-
-
-async def _stalled(proxy: Proxy) -> None:
-    proxy.stall()
-
-
-@pytest.mark.parametrize("breaks", [_refused, _stalled])
+@pytest.mark.parametrize("how", ["connections stand still", "the server is frozen", "the server is gone"])
 async def test_it_is_red_within_three_beats_of_an_outage_and_green_again_by_itself(
-    server: ValkeyServer, url: str, breaks: Break
+    own_server: Callable[..., ValkeyServer], how: str
 ) -> None:
-    """A server that is gone, and connections that stand still without an end. The process lives on all the while.
+    """A stalled proxy, a server that was stopped by a signal, one that has ended. The process lives on all the while.
 
     Report 100 (celery/celery#4079).
     """
+    server = own_server(append_only=True)
     # A silent connection is late before it is given up.
     worker, limits = a_worker(), {"command_timeout_ms": 5 * BEAT_MS, "connect_timeout_ms": 500}
     async with Proxy(server.port) as proxy, answering(worker, proxy.url, **limits) as port:
-        await breaks(proxy)
+        breaks, mends = {
+            "connections stand still": (proxy.stall, proxy.flow),
+            "the server is frozen": (server.pause, server.resume),
+            "the server is gone": (server.kill, server.start),
+        }[how]
+        await _do(breaks)
         begun = time.monotonic()
         reason = await wait_until(lambda: why(port), "it is red", 20) or ""
         took_ms = (time.monotonic() - begun) * 1000
@@ -214,10 +270,17 @@ async def test_it_is_red_within_three_beats_of_an_outage_and_green_again_by_itse
         assert live.status == 200
         counts = await scrape(port)
         assert one(counts, "echomq_ready") == 0
-        await proxy.accept()
-        proxy.flow()
+        await _do(mends)
         await wait_until(lambda: _is_green(port), "it is green again", 30)
         await wait_until(lambda: _scraped(port, "echomq_server_up", 1), "the queues are read again", 30)
+
+
+async def _do(what: Callable[[], object]) -> None:
+    """What a server does blocks; a proxy belongs to the loop."""
+    if isinstance(getattr(what, "__self__", None), Proxy):
+        what()
+    else:
+        await asyncio.to_thread(what)
 
 
 async def _is_green(port: int) -> bool:
@@ -228,7 +291,8 @@ async def test_an_outage_is_counted(server: ValkeyServer, url: str) -> None:
     """How often and how long, one that lasts included; while the queues cannot be read there are no numbers of them."""
     worker = a_worker()
     async with Proxy(server.port) as proxy, answering(worker, proxy.url) as port:
-        await _refused(proxy)
+        await proxy.refuse()
+        proxy.reset()
         await wait_until(lambda: _scraped(port, "echomq_degraded", 1), "it is degraded", 10)
         await wait_until(lambda: _scraped(port, "echomq_server_up", 0), "the queues cannot be read", 10)
         found = await scrape(port)
@@ -357,7 +421,7 @@ async def test_the_registry_is_our_own(url: str) -> None:
 async def test_a_server_that_permits_too_little_is_told_once(
     own_server: Callable[..., ValkeyServer], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A worker's user needs three more commands for it: `acl worker --also metrics`."""
+    """A worker's user needs two more commands for it: `acl worker --also metrics`."""
     from echomq_worker import acl
 
     server = own_server()
@@ -371,4 +435,4 @@ async def test_a_server_that_permits_too_little_is_told_once(
             async with answering(a_worker(), url, log_level="warning") as port:
                 await wait_until(lambda up=up, port=port: _scraped(port, "echomq_server_up", up), f"{user}: {up}", 10)  # type: ignore[misc]  # of this round
                 await scrape(port)
-    assert len([record for record in caplog.records if "queues cannot be read" in record.message]) == 1
+    assert len([record for record in caplog.records if "queue cannot be read" in record.message]) == 1

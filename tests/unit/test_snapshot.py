@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echomq_worker.logs import TEXT_LIMIT
-from echomq_worker.metrics import LaneView
 from echomq_worker.probes import instruments as i
-from echomq_worker.probes.depths import LARGEST_LANES, write_lanes
+from echomq_worker.probes.depths import LARGEST_LANES, Lane, write_lanes
 from echomq_worker.probes.snapshot import Histogram, Number, Snapshot, added
 
 # Whole numbers: their sum does not depend on the order.
@@ -86,8 +85,8 @@ def test_what_a_process_leaves_behind_are_its_counts() -> None:
 
 def test_ever_so_many_lanes_are_a_bounded_number_of_series() -> None:
     """The largest have their names, the others are one; none of their jobs is missing. Names are made harmless."""
-    lanes = [LaneView(f"GRP{number:03}", number, 1, None, 1, paused=False, on_ring=True) for number in range(100)]
-    lanes.append(LaneView("x\n" * TEXT_LIMIT, 10**6, 0, None, 1, paused=False, on_ring=True))
+    lanes = [Lane(f"GRP{number:03}", number, 1) for number in range(100)]
+    lanes.append(Lane("x\n" * TEXT_LIMIT, 10**6, 0))
     made = Snapshot()
     write_lanes("q", lanes, made)
 
