@@ -10,14 +10,16 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from echomq_worker.connector import connect
 from echomq_worker.jobs import Jobs
 from echomq_worker.probes import instruments as i
+from echomq_worker.probes.channel import telling
 from echomq_worker.probes.fleet import Fleet
+from echomq_worker.probes.probe import Probe
 from echomq_worker.probes.snapshot import Snapshot
 from tests.support.http import free_port, one, page, scrape
 from tests.support.process import WorkerProcess, run_worker
@@ -199,6 +201,27 @@ async def test_counts_outlive_a_process_and_gauges_do_not(fast: None) -> None:
             third.says = {"own": numbers(1, 2), **shared}
             assert await sums(fleet) == (13, 5)
     assert await sums(fleet) == (13, 0)
+
+
+class OwnNumbers:
+    """Of a probe what is told at the end."""
+
+    @staticmethod
+    def own() -> Snapshot:
+        """Eleven starts."""
+        return Snapshot.of_rows(numbers(11)["rows"])
+
+
+async def test_a_process_tells_its_last_numbers_as_it_ends() -> None:
+    """Nobody has asked, and nothing of what it counted is missing."""
+    fleet = Fleet(1, about={})
+    async with fleet.member(0) as theirs:
+        end = theirs.dup()
+        theirs.close()
+        end.setblocking(False)
+        async with telling(cast("Probe", OwnNumbers()), end.detach()):
+            pass
+    assert await sums(fleet) == (11, 0)
 
 
 async def test_the_watch_asks_by_itself(fast: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from echomq_worker.lanes import Lanes
 from echomq_worker.metrics import Metrics
 from echomq_worker.probes.depths import LARGEST_LANES, Depths
 from echomq_worker.probes.instruments import INSTRUMENTS, OTHER_LANES
+from echomq_worker.script import scripts
 from echomq_worker.verdict import Delay, Reject
 from echomq_worker.worker import Worker
 from tests.support.http import Page, free_port, one, page, scrape
@@ -302,7 +303,21 @@ async def test_an_outage_is_counted(server: ValkeyServer, url: str) -> None:
         await proxy.accept()
         await wait_until(lambda: _scraped(port, "echomq_degraded", 0), "it is over", 30)
         lasted = one(await scrape(port), "echomq_degraded_seconds_total")
+        assert lasted > 0
         assert one(await scrape(port), "echomq_degraded_seconds_total") == lasted
+
+
+async def test_a_verdict_that_was_sent_again_is_counted(server: ValkeyServer, url: str) -> None:
+    """Its answer was lost: it counts as sent again, and its job once."""
+    worker = a_worker()
+    async with connect(url) as connector, Proxy(server.port) as proxy, answering(worker, proxy.url) as port:
+        rule = proxy.swallow_reply(scripts()["settle"].sha.encode())
+        await Jobs(connector).enqueue("q", b"done")
+        await wait_until(
+            lambda: _scraped(port, "echomq_jobs_total", 1, queue="q", outcome="completed"), "it is completed", 20
+        )
+        assert rule.done
+        assert one(await scrape(port), "echomq_verdicts_resent_total", queue="q") == 1
 
 
 async def test_a_drain_is_red_at_once_and_answers_to_the_end(url: str) -> None:
