@@ -6,6 +6,7 @@ Source: protocol section 7 (native twins). Blocking, through clients of the test
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,21 @@ BASE = Keys(QUEUE).base
 _LATELY_MS = 10_000
 # From here on a score may have been priced on the clock; what an example begins with lies far from any such.
 _CLOCK_MS = 1_500_000_000_000
+_SNAPSHOT = """
+local found = {}
+local read = {
+  hash = function(key) return redis.call('HGETALL', key) end,
+  zset = function(key) return redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') end,
+  list = function(key) return redis.call('LRANGE', key, 0, -1) end,
+  set = function(key) return redis.call('SMEMBERS', key) end,
+  string = function(key) return redis.call('GET', key) end,
+}
+for i, key in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', key).ok
+  found[i] = {key, kind, redis.call('PTTL', key), read[kind](key)}
+end
+return found
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,42 +76,22 @@ def short(name: bytes | str) -> str:
 
 
 def snapshot(client: redis.Redis) -> tuple[State, dict[str, int]]:
-    """Every key of the database and its value, and what expires; two round trips."""
-    names = sorted(client.keys())
-    pipe = client.pipeline(transaction=False)
-    for name in names:
-        pipe.type(name)
-        pipe.pttl(name)
-    facts = pipe.execute()
-    for name, kind in zip(names, facts[::2], strict=True):
-        _ask(pipe, name, text(kind))
-    values = pipe.execute()
-    state = {short(name): _value(value) for name, value in zip(names, values, strict=True)}
-    ttls = {short(name): ttl for name, ttl in zip(names, facts[1::2], strict=True) if ttl >= 0}
-    return state, ttls
+    """Every key of the database and its value, and what expires; one round trip."""
+    ask: Any = client.eval
+    found = sorted(ask(_SNAPSHOT, 0))
+    state = {short(name): _value(text(kind), value) for name, kind, _ttl, value in found}
+    return state, {short(name): ttl for name, _kind, ttl, _value_ in found if ttl >= 0}
 
 
-def _ask(pipe: Any, name: bytes | str, kind: str) -> None:
+def _value(kind: str, value: Any) -> Value:
+    if kind == "string":
+        return text(value)
+    words = [text(one) for one in value]
     if kind == "hash":
-        pipe.hgetall(name)
-    elif kind == "zset":
-        pipe.zrange(name, 0, -1, withscores=True)
-    elif kind == "list":
-        pipe.lrange(name, 0, -1)
-    elif kind == "set":
-        pipe.smembers(name)
-    else:
-        pipe.get(name)
-
-
-def _value(value: Any) -> Value:
-    if isinstance(value, dict):
-        return {text(field): text(one) for field, one in value.items()}
-    if isinstance(value, set):
-        return {text(one) for one in value}
-    if isinstance(value, list) and value and not isinstance(value[0], bytes):
-        return {text(member): float(score) for member, score in value}
-    return [text(one) for one in value] if isinstance(value, list) else text(value)
+        return dict(zip(words[::2], words[1::2], strict=True))
+    if kind == "zset":
+        return {member: float(score) for member, score in zip(words[::2], words[1::2], strict=True)}
+    return set(words) if kind == "set" else words
 
 
 class Twins:
@@ -146,16 +142,18 @@ class Twins:
         pipe = client.pipeline(transaction=False)
         pipe.flushdb()
         put(pipe, state)
-        pipe.execute()
         if full:
-            client.config_set("maxmemory", 1)
-        try:
-            reply = decoded(client.execute_command(*words))
-        except redis.ResponseError as error:
-            reply = f"!{error}"
-        if full:
-            client.config_set("maxmemory", 0)
+            pipe.config_set("maxmemory", 1)
+        pipe.execute_command(*words)
+        pipe.config_set("maxmemory", 0)
+        *_before, answer, _after = pipe.execute(raise_on_error=False)
+        reply = f"!{_said(answer)}" if isinstance(answer, redis.ResponseError) else decoded(answer)
         return Outcome(reply, *snapshot(client))
+
+
+def _said(error: redis.ResponseError) -> str:
+    """Its text; a pipeline puts the command in front."""
+    return re.sub(r"^Command # \\d+ .*? of pipeline caused error: ", "", str(error), flags=re.DOTALL)
 
 
 def put(pipe: Any, state: Mapping[str, Any]) -> None:
