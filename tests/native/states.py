@@ -18,8 +18,8 @@ JOBS = [job(1), job(2), job(3)]
 PARENT = job(8)
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
-_times = st.sampled_from([1, 5, FAR_MS])
-_tokens = st.sampled_from(["1", "1", "1", "2"])
+_times = st.sampled_from([1, 5, 7, FAR_MS])
+_tokens = st.sampled_from(["1", "1", "1", "1", "1", "2"])
 _groups = st.sampled_from([GROUP, OTHER_GROUP])
 
 
@@ -28,13 +28,14 @@ def _sometimes(draw: Draw, fields: dict[str, str], name: str, values: st.SearchS
         fields[name] = str(draw(values))
 
 
-def _row(draw: Draw, *, lanes: bool) -> dict[str, str]:
-    states = ["active", "active", "active", "pending", "scheduled", "dead"]
+def _row(draw: Draw, *, lanes: bool, mostly: str) -> dict[str, str]:
+    states = [mostly, mostly, mostly, mostly, "active", "pending", "scheduled", "dead"]
     fields = {"state": draw(st.sampled_from(states)), "attempts": draw(_tokens), "payload": "x"}
     if lanes:
         _sometimes(draw, fields, "group", _groups)
-    _sometimes(draw, fields, "held", st.sampled_from(["1:ab", "1:cd", "2:ab"]))
-    _sometimes(draw, fields, "settled", st.sampled_from(["1:scheduled", "1:delayed", "1:dead", "0:dead", "1:done"]))
+    _sometimes(draw, fields, "held", st.sampled_from(["1:ab", "1:ab", "1:ab", "1:cd"]))
+    answers = ["0:dead", "0:scheduled", "0:delayed", "1:scheduled", "1:delayed", "1:dead", "1:done"]
+    _sometimes(draw, fields, "settled", st.sampled_from(answers))
     _sometimes(draw, fields, "crashes", st.sampled_from(["1:1", "2:1"]))
     _sometimes(draw, fields, "failures", st.integers(0, 3))
     _sometimes(draw, fields, "stalled", st.integers(0, 3))
@@ -52,10 +53,11 @@ _PLACES = {"active": ["active"], "pending": ["pending"], "scheduled": ["schedule
 
 
 def _file(draw: Draw, state: State, id: str, fields: dict[str, str]) -> None:
-    """Where its state says, and in one of five cases anywhere."""
+    """Where its state says, and in one of four cases anywhere else too, or nowhere."""
     places = _PLACES.get(fields["state"], [])
-    if draw(st.integers(0, 4)) == 0:
-        places = draw(st.lists(st.sampled_from(["active", "pending", "schedule", "dead"]), unique=True))
+    if draw(st.integers(0, 3)) == 0:
+        more = draw(st.lists(st.sampled_from(["active", "pending", "schedule", "dead"]), unique=True, max_size=3))
+        places = [*places, *(one for one in more if one not in places)] if more else []
     for place in places:
         if place == "pending" and "group" in fields:
             place = f"g:{fields['group']}:pending"  # noqa: PLW2901 - a grouped job waits in its lane
@@ -96,13 +98,13 @@ def _lanes(draw: Draw, state: State) -> None:
 
 
 @st.composite
-def queues(draw: Draw, *, lanes: bool = True) -> State:
-    """A queue as `put` takes it."""
+def queues(draw: Draw, *, lanes: bool = True, mostly: str = "active") -> State:
+    """A queue as `put` takes it, half of its jobs and more in one state."""
     state: State = {}
     for id in JOBS:
         if draw(st.integers(0, 5)) == 0:
             continue
-        fields = _row(draw, lanes=lanes)
+        fields = _row(draw, lanes=lanes, mostly=mostly)
         state[f"job:{id}"] = fields
         _file(draw, state, id, fields)
         for part, value in (("lock", "1"), ("logs", ["line"]), ("dependencies", "2"), ("failed", {job(7): "e"})):
@@ -121,7 +123,7 @@ def queues(draw: Draw, *, lanes: bool = True) -> State:
 
 
 ids = st.sampled_from(JOBS)
-tokens = st.sampled_from(["1", "1", "1:ab", "1:ab", "2", "1:zz"])
+tokens = st.sampled_from(["1", "1", "1", "1:ab", "1:ab", "1:ab", "2", "1:zz"])
 whole = st.integers(0, 10**12) | st.sampled_from([0, 1, 2**53])
 
 
