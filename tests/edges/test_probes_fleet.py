@@ -71,8 +71,7 @@ async def test_one_port_answers_for_all_also_for_one_that_was_killed(
             assert [body["ready"] for body in ready.json["processes"]] == [True, True]
             pids = [body["pid"] for body in ready.json["processes"]]
             assert len({*pids, worker.pid}) == 3
-            asked = await asyncio.to_thread(run_worker, "health", env={"ECHOMQ_HTTP": f"127.0.0.1:{port}"})
-            assert asked == (0, f"ready: http://127.0.0.1:{port}/readyz\n")
+            await _is_healthy(port)
 
             await jobs.enqueue_many("emails", [b"x"] * 200)
             await wait_until(lambda: _counts(port, 200), "all are counted", 30)
@@ -102,6 +101,11 @@ async def test_one_port_answers_for_all_also_for_one_that_was_killed(
                 reasons.add(reason)
             assert await worker.ended() == 0
             assert None not in reasons
+
+
+async def _is_healthy(port: int) -> None:
+    asked = await asyncio.to_thread(run_worker, "health", env={"ECHOMQ_HTTP": f"127.0.0.1:{port}"})
+    assert asked == (0, f"ready: http://127.0.0.1:{port}/readyz\n")
 
 
 async def _is(port: int, reason: str | None) -> bool:

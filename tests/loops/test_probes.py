@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +13,6 @@ from redis.asyncio import Redis
 
 from echomq_worker.clock import SystemClock
 from echomq_worker.connector import connect
-from echomq_worker.errors import ConfigError
 from echomq_worker.job import Job
 from echomq_worker.jobs import Jobs
 from echomq_worker.keyspace import Keys
@@ -105,7 +103,7 @@ async def test_metrics_equal_a_hand_count(url: str, raw: Redis) -> None:
 
         await wait_until(ended, "all have ended", 20)
         # The queues are read once a second at most.
-        await wait_until(lambda: _scraped(port, "echomq_queue_jobs", 7, queue="q", state="dead"), "it is read", 10)
+        await wait_until(lambda: scraped(port, "echomq_queue_jobs", 7, queue="q", state="dead"), "it is read", 10)
         found = await scrape(port)
         outcomes = {
             kind: one(found, "echomq_jobs_total", queue="q", outcome=kind)
@@ -136,7 +134,8 @@ async def test_metrics_equal_a_hand_count(url: str, raw: Redis) -> None:
         assert one(found, "echomq_event_loop_lag_seconds_count") > 0
 
 
-async def _scraped(port: int, name: str, value: float, **labels: str) -> bool:
+async def scraped(port: int, name: str, value: float, **labels: str) -> bool:
+    """Whether a number has this value now."""
     return (await scrape(port)).get((name, frozenset(labels.items()))) == value
 
 
@@ -152,7 +151,7 @@ async def test_what_is_ready_counts_lanes_and_leaves_out_the_schedule(url: str) 
         async with answering(worker, url, grace_ms=0) as port:
             label = {"queue": "q", "lane": group}
             await wait_until(
-                lambda: _scraped(port, "echomq_lane_jobs", 1, **label, state="active"), "one of the lane runs", 20
+                lambda: scraped(port, "echomq_lane_jobs", 1, **label, state="active"), "one of the lane runs", 20
             )
             found = await scrape(port)
             assert one(found, "echomq_queue_ready_jobs", queue="q") == 3
@@ -273,7 +272,7 @@ async def test_it_is_red_within_three_beats_of_an_outage_and_green_again_by_itse
         assert one(counts, "echomq_ready") == 0
         await _do(mends)
         await wait_until(lambda: _is_green(port), "it is green again", 30)
-        await wait_until(lambda: _scraped(port, "echomq_server_up", 1), "the queues are read again", 30)
+        await wait_until(lambda: scraped(port, "echomq_server_up", 1), "the queues are read again", 30)
 
 
 async def _do(what: Callable[[], object]) -> None:
@@ -294,14 +293,14 @@ async def test_an_outage_is_counted(server: ValkeyServer, url: str) -> None:
     async with Proxy(server.port) as proxy, answering(worker, proxy.url) as port:
         await proxy.refuse()
         proxy.reset()
-        await wait_until(lambda: _scraped(port, "echomq_degraded", 1), "it is degraded", 10)
-        await wait_until(lambda: _scraped(port, "echomq_server_up", 0), "the queues cannot be read", 10)
+        await wait_until(lambda: scraped(port, "echomq_degraded", 1), "it is degraded", 10)
+        await wait_until(lambda: scraped(port, "echomq_server_up", 0), "the queues cannot be read", 10)
         found = await scrape(port)
         assert one(found, "echomq_outages_total") == 1
         assert one(found, "echomq_degraded_seconds_total") > 0
         assert not [name for name, _ in found if name.startswith("echomq_queue_")]
         await proxy.accept()
-        await wait_until(lambda: _scraped(port, "echomq_degraded", 0), "it is over", 30)
+        await wait_until(lambda: scraped(port, "echomq_degraded", 0), "it is over", 30)
         lasted = one(await scrape(port), "echomq_degraded_seconds_total")
         assert lasted > 0
         assert one(await scrape(port), "echomq_degraded_seconds_total") == lasted
@@ -314,7 +313,7 @@ async def test_a_verdict_that_was_sent_again_is_counted(server: ValkeyServer, ur
         rule = proxy.swallow_reply(scripts()["settle"].sha.encode())
         await Jobs(connector).enqueue("q", b"done")
         await wait_until(
-            lambda: _scraped(port, "echomq_jobs_total", 1, queue="q", outcome="completed"), "it is completed", 20
+            lambda: scraped(port, "echomq_jobs_total", 1, queue="q", outcome="completed"), "it is completed", 20
         )
         assert rule.done
         assert one(await scrape(port), "echomq_verdicts_resent_total", queue="q") == 1
@@ -325,7 +324,7 @@ async def test_a_drain_is_red_at_once_and_answers_to_the_end(url: str) -> None:
     worker = a_worker()
     async with connect(url) as connector, answering(worker, url, grace_ms=1_000) as port:
         await Jobs(connector).enqueue("q", b"waits")
-        await wait_until(lambda: _scraped(port, "echomq_jobs_running", 1, queue="q"), "it runs", 10)
+        await wait_until(lambda: scraped(port, "echomq_jobs_running", 1, queue="q"), "it runs", 10)
         worker.stop()
         assert await why(port) == "draining"
         live = await page(port, "/livez")
@@ -354,100 +353,3 @@ async def test_it_answers_before_the_worker_has_begun(url: str) -> None:
 
 async def _says(port: int, reason: str) -> bool:
     return await why(port) == reason
-
-
-# ------------------------------------------------------------------------------------------------ the surroundings
-
-
-async def test_without_http_nothing_listens_and_nothing_is_counted(url: str) -> None:
-    """No observer, so no time stamps; nothing of it is even imported."""
-    worker = a_worker()
-    async with running(worker, url):
-        await wait_until(lambda: worker.readiness().ready, "it is ready", 10)
-        assert worker._running is not None
-        assert worker._running.probe is None
-        assert all(station.journal._observers is None for station in worker._running._stations)
-        assert not [task for task in asyncio.all_tasks() if task.get_name() in {"http", "lag", "depths"}]
-
-
-async def test_an_address_that_is_taken_is_told(url: str) -> None:
-    """Before anything is connected or claimed: a wrong setting."""
-    async with answering(a_worker(), url) as port:
-        for at, said in ((f"127.0.0.1:{port}", "in use"), ("192.0.2.1:80", "assign"), ("no.such.host.invalid:1", "")):
-            with pytest.raises(ConfigError, match=rf"--http {at}: .*{said}.*expected"):
-                async with running(a_worker(), url, http=at):
-                    pass
-
-
-@pytest.mark.parametrize("missing", ["uvicorn", "starlette.applications"])
-async def test_an_extra_that_is_missing_is_named(url: str, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    """The port needs one, and the line says how to install it."""
-    monkeypatch.setitem(__import__("sys").modules, missing, None)
-    with pytest.raises(
-        ConfigError, match=r"extra web, .* is not installed: pip install 'echomq-worker\[web,metrics\]'"
-    ):
-        async with running(a_worker(), url, http="127.0.0.1:0"):
-            pass
-
-
-async def test_probes_need_no_prometheus(
-    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Without the extra there are no metrics; the page and one line at the start say which it is."""
-    modules = __import__("sys").modules
-    monkeypatch.setitem(modules, "prometheus_client", None)
-    monkeypatch.delitem(modules, "echomq_worker.probes.exposition", raising=False)
-    with caplog.at_level(logging.WARNING, "echomq_worker.probes.http"):
-        async with answering(a_worker(), url) as port:
-            assert await why(port) is None
-            found = await page(port, "/metrics")
-            assert found is not None
-            assert (found.status, "echomq-worker[web,metrics]" in found.text) == (501, True)
-    assert [record for record in caplog.records if "no metrics" in record.message]
-
-
-async def test_observers_of_the_user_hear_the_same(url: str) -> None:
-    """Metrics beside them: every function is told as without."""
-    worker, told = a_worker(), list[str]()
-    worker.observe(lambda event: told.append(type(event).__name__))
-    async with connect(url) as connector, answering(worker, url) as port:
-        await Jobs(connector).enqueue("q", b"done")
-        await wait_until(lambda: told == ["Started", "Completed"], "they are told", 10)
-        await wait_until(
-            lambda: _scraped(port, "echomq_jobs_total", 1, queue="q", outcome="completed"), "and it is counted", 10
-        )
-
-
-async def test_the_registry_is_our_own(url: str) -> None:
-    """What an application keeps in the library's global one is not shown, and none of ours is put there."""
-    import prometheus_client
-
-    mine = prometheus_client.Counter("of_the_application", "Its own.")
-    try:
-        async with answering(a_worker(), url) as port:
-            found = await page(port, "/metrics")
-            assert found is not None
-            assert "of_the_application" not in found.text
-            assert b"echomq_" not in prometheus_client.generate_latest()
-    finally:
-        prometheus_client.REGISTRY.unregister(mine)
-
-
-async def test_a_server_that_permits_too_little_is_told_once(
-    own_server: Callable[..., ValkeyServer], caplog: pytest.LogCaptureFixture
-) -> None:
-    """A worker's user needs two more commands for it: `acl worker --also metrics`."""
-    from echomq_worker import acl
-
-    server = own_server()
-    admin: Any = server.admin
-    admin.set("{emq}:version", "echomq:3.0.0")
-    for user, also in (("without", ()), ("with", ("metrics",))):
-        admin.execute_command("ACL", "SETUSER", user, *acl.rules(["worker"], ["q"], also=also), ">pass")
-    for user, up in (("without", 0), ("with", 1)):
-        url = f"redis://{user}:pass@127.0.0.1:{server.port}/0"
-        with caplog.at_level(logging.WARNING, "echomq_worker"):
-            async with answering(a_worker(), url, log_level="warning") as port:
-                await wait_until(lambda up=up, port=port: _scraped(port, "echomq_server_up", up), f"{user}: {up}", 10)  # type: ignore[misc]  # of this round
-                await scrape(port)
-    assert len([record for record in caplog.records if "queue cannot be read" in record.message]) == 1
