@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.native.states import CALLS, queues
-from tests.support.plain import State
-from tests.support.twin import Outcome, Twins, Verb, assert_alike
+from tests.support.plain import GROUP, State, job, row
+from tests.support.twin import BASE, Outcome, Twins, Verb, assert_alike
 
 # What a twin alone refuses, where the script goes on.
 ALONE = {
@@ -58,3 +58,17 @@ def test_alike(name: str, twins: Twins) -> None:
         check(twins, without_ghosts(state) if name == "promote" else state, verb)
 
     example()
+
+
+def test_a_burial_leaves_the_lane(twins: Twins) -> None:
+    """An id that stood in its lane beside its lease, the last one there: the lane goes, and its ring entry."""
+    state: State = {
+        f"job:{job(1)}": row("active", 1, group=GROUP),
+        "active": {job(1): 1},
+        f"g:{GROUP}:pending": {job(1): 0},
+        "ring": [GROUP],
+    }
+    sweep = Verb("stalled_check", ("active", "pending", "dead"), (BASE, 1, 100))
+    native = twins.command(state, sweep)
+    assert_alike(twins.script(state, sweep), native)
+    assert "ring" not in native.state
