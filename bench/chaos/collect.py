@@ -92,7 +92,8 @@ def collect(
 def _answers_for(folder: Path, workers: Sequence[Kept]) -> dict[int, int]:
     """Of processes under a supervisor, which one that is."""
     several = {worker.name for worker in workers if worker.role.processes > 1}
-    return {int(pid): int(parent) for _, _, worker, pid, parent in first_lines(folder, "runs-") if worker in several}
+    begun = [words for words in first_lines(folder, "runs-") if words[1] == "up"]
+    return {int(pid): int(parent) for _, _, worker, pid, parent in begun if worker in several}
 
 
 def _orders(folder: Path) -> tuple[dict[str, Order], dict[str, list[Try]]]:

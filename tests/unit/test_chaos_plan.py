@@ -45,8 +45,13 @@ def test_only_a_host_without_a_pump_has_its_clock_set(seed: int) -> None:
     """Repeats are priced on the clock of the host that fires them, so a stepped one must not."""
     plan = make_plan(seed, length_ms=600_000, workers=6, lease_ms=3_000, faults=200)
     stepped = {fault.target for fault in plan if fault.kind == "clock_step"} - {PRODUCERS}
-    assert stepped
     assert not any(role_of(int(number)).pump for number in stepped)
+
+
+def test_some_hosts_have_their_clock_set() -> None:
+    """Not in every plan, but in most."""
+    plans = [make_plan(seed, length_ms=600_000, workers=6, lease_ms=3_000, faults=200) for seed in range(20)]
+    assert sum(any(fault.kind == "clock_step" and fault.target != PRODUCERS for fault in plan) for plan in plans) > 10
 
 
 @given(seed=st.integers(0, 2**32))

@@ -26,13 +26,14 @@ from echomq_worker.keyspace import Keys, slot
 from echomq_worker.script import scripts
 
 KEY, OTHER = Keys("q").pending, Keys("other").pending
-# On connections of their own, or asked of a node that is known already.
+# On connections of their own, asked of a node that is known already, or of a private server of somebody's tests.
 _NOT_OVER_A_WIRE = {
     "ASKING",
     "AUTH",
     "BLPOP",
     "CLUSTER",
     "COMMAND",
+    "FLUSHALL",
     "HELLO",
     "ROLE",
     "SCAN",
