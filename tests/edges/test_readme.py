@@ -96,9 +96,14 @@ def test_the_embedded_hint_of_the_readme_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_programs_on_the_pages_run(page: Path) -> None:
-    """Every Python block is a whole program: it runs as it stands, imports and all."""
+def test_programs_on_the_pages_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every Python block is a whole program: it runs as it stands, imports and all (of a page's app.py, too)."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "app", None)
+    monkeypatch.delitem(sys.modules, "app")
     for block in blocks(page, "python"):
+        if block.startswith("# app.py\n"):
+            (tmp_path / "app.py").write_text(block)
         namespace: dict[str, object] = {"__name__": page.stem}
         exec(compile(block, page.name, "exec", dont_inherit=True), namespace)  # noqa: S102 - the page is ours
 
