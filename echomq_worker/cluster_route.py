@@ -24,7 +24,7 @@ _KEY_FIRST = frozenset(
     {
         *("DEL", "EXISTS", "EXPIRE", "PERSIST", "PEXPIRE", "PTTL", "TTL", "TYPE", "UNLINK"),
         *("GET", "INCR", "SET", "STRLEN"),
-        *("HDEL", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "HPEXPIRE", "HPTTL", "HSET"),
+        *("HDEL", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "HPEXPIRE", "HPTTL", "HSET", "HSTRLEN"),
         *("LINDEX", "LLEN", "LPOS", "LPUSH", "LRANGE", "LREM", "LTRIM", "RPUSH"),
         *("SADD", "SCARD", "SISMEMBER", "SMEMBERS", "SMISMEMBER", "SREM"),
         *("ZADD", "ZCARD", "ZCOUNT", "ZLEXCOUNT", "ZMSCORE", "ZRANGE", "ZRANGEBYSCORE", "ZREM", "ZSCAN", "ZSCORE"),
