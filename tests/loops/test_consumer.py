@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 import pytest
-import redis
 from redis.asyncio import Redis
 
 from echomq_worker.errors import Unreachable
@@ -92,7 +91,9 @@ async def test_a_claim_is_never_for_more_than_the_free_slots(url: str, raw: Redi
 
 
 @pytest.mark.blocks(reason="a handler that blocks the event loop shows that the claim has left before")
-async def test_the_server_claims_while_the_handlers_of_the_last_claim_run(url: str, raw: Redis) -> None:
+async def test_the_server_claims_while_the_handlers_of_the_last_claim_run(
+    url: str, raw: Redis, server: ValkeyServer
+) -> None:
     """A claim fills half of the slots, and the next one leaves before the first of its handlers begins: seen from a
     handler that does not let the event loop go on.
     """
@@ -100,8 +101,7 @@ async def test_the_server_claims_while_the_handlers_of_the_last_claim_run(url: s
     stands: list[Stand] = []
 
     def active() -> int:
-        with redis.Redis.from_url(url) as asked:
-            return int(asked.zcard("emq:{q}:active"))
+        return int(server.admin.zcard("emq:{q}:active"))
 
     async def handler(_job: Job) -> None:
         if not seen:

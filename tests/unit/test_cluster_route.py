@@ -41,7 +41,7 @@ _NOT_OVER_A_WIRE = {
     "SENTINEL",
     "SUBSCRIBE",
 }
-_NO_COMMANDS = {"FAILED", "MOVED", "NOAUTH", "USR", "WRONGTYPE"}
+_NO_COMMANDS = {"BYSCORE", "FAILED", "MOVED", "NOAUTH", "USR", "WRONGTYPE"}
 _WORD = re.compile("[A-Z]{3,}")
 
 
