@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from echomq_worker.connection import Answer, Link, pack
@@ -30,6 +31,9 @@ _CROWD_S = 0.002
 _OWED_S = 0.02
 # Where a BLPOP cannot be ended it is short, as long as somebody may come whose keys are not in it.
 _BLIND_S = 0.05
+# A BLPOP that was not there yet when it was to be ended is asked for again after so long, then ever later.
+_AGAIN_S = 0.001
+_AGAIN_MOST_S = 0.05
 _SENT_ON = "MOVED"
 
 
@@ -202,7 +206,7 @@ class Parking:
         self._joining, self._crowded = None, False
         self._look()
 
-    def _end_standing(self) -> None:
+    def _end_standing(self, again_s: float = _AGAIN_S) -> None:
         """Have the server end the BLPOP that stands: its answer, whatever it is, makes the next one."""
         if self._ending or self._home is None or self._client_id is None:
             return
@@ -210,13 +214,25 @@ class Parking:
         asked = self._home.post([("CLIENT", "UNBLOCK", self._client_id)])
         if asked is not None:
             self._ending = True
-            asked.add_done_callback(self._unblocked)
+            asked.add_done_callback(partial(self._unblocked, self._answer, again_s))
 
-    def _unblocked(self, asked: asyncio.Future[Answer]) -> None:
+    def _unblocked(
+        self, standing: asyncio.Future[Answer] | None, again_s: float, asked: asyncio.Future[Answer]
+    ) -> None:
         answer = asked.result()
         if isinstance(answer, list) and isinstance(answer[0], EchoMQError):
             # It may not be asked for that.
             self._client_id = None
+        elif isinstance(answer, WireError) or answer[0] == 0:
+            # Nobody was blocked: on its connection the BLPOP is on its way still, or its answer is.
+            asyncio.get_running_loop().call_later(again_s, self._end_again, standing, 2 * again_s)
+
+    def _end_again(self, standing: asyncio.Future[Answer] | None, again_s: float) -> None:
+        if self._answer is not standing or self._closed:
+            return
+        self._ending = False
+        if any(seat.waits and seat not in self._standing for seat in self._seats.values()):
+            self._end_standing(min(again_s, _AGAIN_MOST_S))
 
     def _answered(self, answered: asyncio.Future[Answer]) -> None:
         self._answer = None
@@ -351,8 +367,9 @@ class Parking:
         with suppress(EchoMQError, TimeoutError):
             async with asyncio.timeout(_GIVING_BACK_S):
                 if answer is not None and not answer.done() and self._client_id is not None and home.connected:
-                    await home.call("CLIENT", "UNBLOCK", self._client_id)
-                    await asyncio.wait({answer})
+                    while not answer.done():
+                        await home.call("CLIENT", "UNBLOCK", self._client_id)
+                        await asyncio.wait({answer}, timeout=_AGAIN_MOST_S)
                     # Its own callback has been called before, and has left the token where it is found now.
                 for seat in self._seats.values():
                     token = seat.take_owed()

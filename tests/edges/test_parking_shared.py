@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 import redis.asyncio
 
 from echomq_worker.connector import Connector, connect
-from echomq_worker.errors import ConnectionLost
-from echomq_worker.parking import Parking
+from echomq_worker.errors import ConnectionLost, Unavailable
+from echomq_worker.parking import Berth, Parking
 from tests.support.proxy import Proxy
 from tests.support.valkey import ValkeyServer
 from tests.support.waiting import wait_until
@@ -38,6 +39,11 @@ async def _parked(raw: redis.asyncio.Redis) -> None:
     await wait_until(blocked, "one client is parked on the server")
 
 
+async def _unblocks(raw: redis.asyncio.Redis) -> int:
+    """How often the server was asked to end a wait."""
+    return int((await raw.info("commandstats")).get("cmdstat_client|unblock", {}).get("calls", 0))
+
+
 async def test_other_keys_join_the_wait_that_stands(url: str, raw: redis.asyncio.Redis) -> None:
     """A wait on other keys than the standing one's has it ended and made anew, and hears its token at once; a third one
     too. All of it on one connection.
@@ -58,6 +64,40 @@ async def test_other_keys_join_the_wait_that_stands(url: str, raw: redis.asyncio
         await _pushed(connector)
         assert await first == WAKE.encode()
         assert (await raw.info("clients"))["blocked_clients"] == 0
+
+
+async def test_an_end_that_overtakes_its_wait_is_asked_for_again(
+    server: ValkeyServer, url: str, raw: redis.asyncio.Redis
+) -> None:
+    """The server hears of the new keys before it has the BLPOP that is to be ended for them: there was nothing to end.
+    It is ended once it stands, and its new keys are heard at once, not when the wait on the old ones is over.
+    """
+    async with Proxy(server.port) as proxy, connect(proxy.url) as far, connect(url) as home:
+
+        async def dial(key: str | bytes, sent_on: Unavailable | None) -> Berth:
+            return Berth((await far._berth(key, sent_on)).link, home)
+
+        async with aclosing(Parking(dial)) as parking:
+            first = asyncio.ensure_future(parking.blpop([WAKE], 60_000))
+            await _parked(raw)
+            await _pushed(home)
+            assert await first == WAKE.encode()
+            proxy.stall()
+            first = asyncio.ensure_future(parking.blpop([WAKE], 60_000))
+            await wait_until(lambda: len(parking._standing) == 1, "a BLPOP is on its way")
+            asked = await _unblocks(raw)
+            second = asyncio.ensure_future(parking.blpop([READY], 60_000))
+
+            async def answered() -> bool:
+                return await _unblocks(raw) > asked
+
+            await wait_until(answered, "the server was asked to end what it does not have")
+            proxy.flow()
+            await wait_until(lambda: len(parking._standing) == 2, "it stands for both")
+            await _pushed(home, READY)
+            assert await second == READY.encode()
+            assert await _unblocks(raw) - asked < 100, "it is not asked as fast as it answers"
+            await _cancelled(first)
 
 
 @pytest.mark.parametrize("refused", ["id", "unblock"])

@@ -267,7 +267,8 @@ class Proxy:
             finally:
                 for pump in pumps:
                     pump.cancel()
-                await asyncio.gather(*pumps, return_exceptions=True)
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.gather(*pumps, return_exceptions=True)
         finally:
             self._links.discard(link)
             link.close()
