@@ -99,7 +99,7 @@ async def test_no_token_is_lost_when_a_wait_is_cancelled(url: str, seed: int) ->
             outcome = (await asyncio.gather(wait, push, return_exceptions=True))[0]
             taken += outcome == WAKE.encode()
             cancelled += isinstance(outcome, asyncio.CancelledError)
-        while await parking.blpop([WAKE], 20) is not None:
+        while await parking.blpop([WAKE], 500) is not None:
             taken += 1
         assert taken == pushed
         assert await connector.call("EXISTS", WAKE) == 0
