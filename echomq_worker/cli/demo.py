@@ -111,9 +111,10 @@ def run_demo() -> int:
             sys.stdout.flush()
 
     board = Board(told)
-    say("a private Valkey, one worker, five queues; all of it is gone afterwards")
-    with embedded_valkey() as url, _watched(board), _screen(board, live=live) as draw:
-        asyncio.run(_play(url, board, draw))
+    with embedded_valkey() as url, _watched(board):
+        say("a private Valkey, one worker, five queues; all of it is gone afterwards")
+        with _screen(board, live=live) as draw:
+            asyncio.run(_play(url, board, draw))
     good = board.over and all(row.as_meant for row in board.rows.values())
     if not live:
         print_table(_COLUMNS, _cells(board))
