@@ -27,13 +27,16 @@ settings.load_profile("tests")
 
 
 # What they try is in Lua, or is tried by others too: measuring the Python under them doubles what they take.
-_UNMEASURED = ("tests/scripts/", "tests/native/", "tests/conformance/test_mutations.py", "tests/faults/test_driver")
+_UNMEASURED = (
+    *("tests/scripts/", "tests/native/", "tests/faults/test_driver", "tests/edges/test_admin.py::test_two_hundred"),
+    *("tests/conformance/test_mutations.py", "tests/conformance/test_servers.py", "tests/conformance/test_native.py"),
+)
 
 
 # What takes longest comes first, in as many shares as there are processes; those of one line never run side by side.
 _LONGEST = (
     ("tests/faults/test_chaos.py", "tests/faults/test_cluster.py", "tests/faults/test_sentinel.py"),
-    ("tests/faults/test_driver.py", "tests/faults/test_poison.py", "tests/edges/test_admin.py"),
+    ("tests/faults/test_driver.py", "tests/faults/test_poison.py", "tests/edges/test_web_browser.py"),
     ("tests/faults/test_driver_controls.py", "tests/faults/test_upgrade.py", "tests/faults/test_flows.py"),
     ("tests/faults/test_repeats.py", "tests/edges/test_acl_suites.py", "tests/faults/test_memory.py"),
 )
