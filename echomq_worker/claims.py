@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from echomq_worker.codec import count_of
 from echomq_worker.job import Job, JobContext
 from echomq_worker.keyspace import Keys
 from echomq_worker.script import Call
@@ -113,21 +114,27 @@ class Claims:
         fence = ":" + random.decode()
         for at in range(0, len(flat), _STRIDE):
             id, payload, attempts, group, failures, crashes = flat[at : at + _STRIDE]
-            lane = group.decode() if group else None
-            held = f"{int(attempts)}{fence}"
-            job = Job(context, id.decode(), payload, int(attempts), int(failures), lane, held)
+            try:
+                lane = group.decode() if group else None
+                held = f"{int(attempts)}{fence}"
+                job = Job(context, id.decode(), payload, int(attempts), count_of(failures), lane, held)
+            except ValueError:
+                # No client of ours wrote that, and no verdict on it could be told. Its lease runs out like that of a
+                # claim that never ended, until a claim buries it for that.
+                continue
             jobs.append(job)
             if crashes >= SUSPECT_CRASHES:
                 suspect = job
         if kin:
-            children = {id.decode() for id in kin}
+            children = {id.decode(errors="replace") for id in kin}
             for job in jobs:
                 job.flow_child = job.id in children
         if suspect is not None:
             self._suspects.hand_over(self, suspect)
         else:
             self._suspects.release(self)
-        names = [(buried[at].decode(), buried[at + 1].decode()) for at in range(0, len(buried), 2)]
+        texts = [text.decode(errors="replace") for text in buried]
+        names = list(zip(texts[::2], texts[1::2], strict=True))
         what, _, wait_ms = why.decode().partition(":")
         return Claimed(jobs, names, what, self._asked, int(wait_ms or 0))
 

@@ -30,6 +30,14 @@ _NAME_CHARACTERS = 120
 _UNKNOWN = "?"
 
 
+def count_of(value: bytes | None) -> int:
+    """A count in a row or a hash as the scripts read it: what is missing or no number, as others may leave it, is 0."""
+    try:
+        return int(value or 0)
+    except ValueError:
+        return 0
+
+
 def encode(value: object, *, what: str = "payload") -> bytes:
     """The payload of a value: bytes as they are, text as UTF-8, anything else as compact JSON.
 

@@ -184,7 +184,8 @@ class HandOver:
     async def _requeued(self, keys: Keys, jobs: Sequence[Job]) -> dict[Job, bytes]:
         """What became of the jobs that were given back by the command; those that it did not take are left out."""
         names = (keys.active, keys.pending)
-        replies = await self._wire.pipeline([(REQUEUE, 3, keys.job(job.id), *names, job.id, job.held) for job in jobs])
+        asked = [(REQUEUE, 3, keys.found(job.id), *names, job.id, job.held) for job in jobs]
+        replies = await self._wire.pipeline(asked)
         known = zip(jobs, map(_answer, replies), strict=True)
         return {job: answer for job, answer in known if answer is not None}
 

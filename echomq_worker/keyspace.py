@@ -122,6 +122,10 @@ class Keys:
         """The row."""
         return f"{self.base}job:{check_id(id)}"
 
+    def found(self, id: str) -> str:
+        """The row of an id that the server has named: not checked, as others may have made it."""
+        return f"{self.base}job:{id}"
+
     def logs(self, id: str) -> str:
         """The job's log lines."""
         return f"{self.job(id)}:logs"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from echomq_worker.codec import count_of
 from echomq_worker.connector import Wire
 from echomq_worker.errors import EchoMQError, InvalidArgument
 from echomq_worker.identity import check_id, minted_at_ms
@@ -162,7 +163,7 @@ async def counts(wire: Wire, keys: Keys) -> Counts:
 async def totals(wire: Wire, keys: Keys) -> Totals:
     """What the queue has counted since it began."""
     commands = [("HGET", key, "count") for key in (keys.completed, keys.failed)]
-    return Totals(*(int(count or 0) for count in checked(await wire.pipeline(commands))))
+    return Totals(*(count_of(count) for count in checked(await wire.pipeline(commands))))
 
 
 def set_of(keys: Keys, state: State) -> str:
@@ -174,7 +175,7 @@ def set_of(keys: Keys, state: State) -> str:
 
 async def _views(wire: Wire, keys: Keys, ids: Sequence[str], scores: Iterable[float]) -> list[JobView]:
     # What others have put there is shown, however it is named: these ids are not checked.
-    rows = checked(await wire.pipeline([("HMGET", f"{keys.base}job:{id}", *_FIELDS) for id in ids]))
+    rows = checked(await wire.pipeline([("HMGET", keys.found(id), *_FIELDS) for id in ids]))
     return [_view(id, score, *row) for id, score, row in zip(ids, scores, rows, strict=True)]
 
 
@@ -183,10 +184,10 @@ def _view(id: str, score: float, *row: bytes | None) -> JobView:
     return JobView(
         id=id,
         state=_text(state) or ("gone" if attempts is None else "unknown"),
-        attempts=int(attempts or 0),
-        failures=int(failures or 0),
-        stalled=int(stalled or 0),
-        crashes=int((crashes or b"0").partition(b":")[0]),
+        attempts=count_of(attempts),
+        failures=count_of(failures),
+        stalled=count_of(stalled),
+        crashes=count_of((crashes or b"").partition(b":")[0]),
         held=held is not None,
         payload=payload,
         group=_text(group),

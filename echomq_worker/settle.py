@@ -181,7 +181,7 @@ class Settle:
         died = [number for number, answer in enumerate(answers) if answer == "dead"]
         if not died:
             return {}
-        asked = [("HGET", self._keys.job(self._sending[number][0].id), "last_error") for number in died]
+        asked = [("HGET", self._keys.found(self._sending[number][0].id), "last_error") for number in died]
         try:
             said = await self._wire.pipeline(asked)
         except (WireError, ServerError):

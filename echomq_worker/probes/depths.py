@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from echomq_worker.clock import Clock
+from echomq_worker.codec import count_of
 from echomq_worker.connector import Wire
 from echomq_worker.errors import EchoMQError, WireError
 from echomq_worker.identity import minted_near_ms
@@ -122,9 +123,9 @@ async def _write(wire: Wire, queue: str, into: Snapshot) -> None:
     found = checked(await wire.pipeline(commands))
     *counts, repeats, paused, completed, died, head, (seconds, micros), ring, off, limited, busy = found
     now_ms = int(seconds) * 1000 + int(micros) // 1000
-    active = {group: int(count) for group, count in _pairs(busy)}
+    active = {group: count_of(count) for group, count in _pairs(busy)}
     lanes, heads = await _lanes(wire, keys, sorted({*ring, *off, *limited, *active}), active)
-    done, dead = int(completed or 0), int(died or 0)
+    done, dead = count_of(completed), count_of(died)
     expired = int(await wire.call("ZCOUNT", keys.active, "-inf", now_ms))
     for state, count in zip(sets, counts, strict=True):
         into.put(i.QUEUE_JOBS.name, count, queue, state)

@@ -9,11 +9,13 @@ from redis.asyncio import Redis
 
 from echomq_worker.claims import MOST, Claimed, Claims
 from echomq_worker.connector import Connector, connect
-from echomq_worker.job import JobContext
+from echomq_worker.job import Job, JobContext
 from echomq_worker.keyspace import Keys
 from echomq_worker.script import evaluate_many
 from echomq_worker.suspects import Suspects
 from tests.support.plain import GROUP, QUEUE, Queue, job, row
+from tests.support.stations import pending, stand
+from tests.support.waiting import wait_until
 
 IDS = [job(number) for number in range(9)]
 
@@ -219,3 +221,57 @@ async def test_an_unread_claim_keeps_the_place_until_it_is_read(url: str, raw: R
         assert (await claim(connector, other, 1)).jobs == []
         suspects.release(replayed.jobs[0])
         assert [job.id for job in (await claim(connector, other, 1)).jobs] == IDS[1:2]
+
+
+@pytest.mark.parametrize("failures", [b"x", b"", b"1.5", b"inf", b"\xff"])
+async def test_failures_that_are_no_number_count_as_none(url: str, raw: Redis, failures: bytes) -> None:
+    """What another client left in a row's `failures` ends no worker: the job runs, its first failure is the first."""
+    (id,) = await pending(raw, range(1))
+    await raw.hset(f"emq:{{q}}:job:{id}", "failures", failures)
+    seen: list[int] = []
+
+    async def handler(job: Job) -> None:
+        seen.append(job.failures)
+
+    async with stand(url, handler) as made:
+        await made.consumer.beat()
+        await wait_until(lambda: made.counts.get("done") == 1, "it is done")
+    assert seen == [0]
+
+
+async def test_an_id_that_is_no_text_ends_no_worker(url: str, raw: Redis) -> None:
+    """An id, a lane or a token in a claim that cannot be read: the others run, it waits for its lease, and is buried
+    as what never ends.
+    """
+    ids = await pending(raw, range(3))
+    odd = b"\xff\xfe"
+    await raw.hset(b"emq:{q}:job:" + odd, mapping={"state": "pending", "attempts": "0", "payload": b"x"})
+    await raw.zadd("emq:{q}:pending", {odd: 0})
+    await raw.hset(f"emq:{{q}}:job:{ids[2]}", "attempts", "1e999")
+    async with stand(url) as made:
+        claimed = (await made.consumer.beat()).claimed
+        assert claimed is not None
+        assert [job.id for job in claimed.jobs] == ids[:2]
+        await wait_until(lambda: made.counts.get("done") == 2, "the others are done")
+        await raw.hset(b"emq:{q}:job:" + odd, "crashes", "9:1")
+        await raw.zrem("emq:{q}:active", odd)
+        await raw.zadd("emq:{q}:pending", {odd: 0})
+        claimed = (await made.consumer.beat()).claimed
+        assert claimed is not None
+        assert [reason for _, reason in claimed.buried] == ["crashed: 10 claims in a row never ended"]
+    assert await raw.zscore("emq:{q}:dead", odd) == 0
+    await raw.delete(b"emq:{q}:job:" + odd, "emq:{q}:dead")
+
+
+async def test_an_id_that_is_not_branded_dies_as_others_do(url: str, raw: Redis) -> None:
+    """Another client has put an id of its own form there: its job runs, fails, is dead with its reason and is told."""
+
+    async def handler(job: Job) -> None:
+        raise ValueError("no")
+
+    await Queue(raw).put({"pending": {"some job": 0, "other": 0}, "job:some job": row()})
+    async with stand(url, handler, max_attempts=1) as made:
+        await made.consumer.beat()
+        await wait_until(lambda: made.counts.get("dead") == 2, "both are dead")
+    assert await raw.hget("emq:{q}:job:some job", "last_error") == b"ValueError: no"
+    await raw.delete("emq:{q}:job:some job", "emq:{q}:job:other", "emq:{q}:dead")
