@@ -126,6 +126,13 @@ class Leases:
             batch.on_asked(batch.jobs[id], why)
         return len(batches)
 
+    def keeps(self, job: Job) -> bool:
+        """Whether the job's lease has not run out by our own clock: this process, or the server, may have stood still,
+        and others have had the job since.
+        """
+        batch = job.batch
+        return batch is None or self._clock.monotonic_ms() - batch.extended_ms < batch.lease_ms
+
     @property
     def held(self) -> int:
         """How many jobs are kept."""

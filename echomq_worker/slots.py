@@ -27,6 +27,8 @@ TURN_MS = 5.0
 _CALLED_AT_ONCE = 2
 # So few slots are filled by one claim.
 _FEW = 16
+# How long a job that waits with its lease run out is left alone: the keeper gets it back, or loses it.
+_NOT_KEPT_S = 0.02
 # What a cancelled runner gets to end before it is left behind.
 _LEAVE_S = 0.5
 
@@ -92,6 +94,7 @@ class Slots(Generic[T, R]):
         "_idle",
         "_in_turn",
         "_jobs",
+        "_kept",
         "_loop",
         "_made",
         "_name",
@@ -113,9 +116,14 @@ class Slots(Generic[T, R]):
         execute: Callable[[T, asyncio.Task[Any] | None], Coroutine[Any, Any, R]],
         on_end: Callable[[T, R], None],
         ahead: int = 0,
+        kept: Callable[[T], bool] | None = None,
     ) -> None:
+        """`kept`: whether a job that waits may begin by now; one that may not is asked about again until it may, or is
+        dropped.
+        """
         self.size = size
         self._ahead = ahead
+        self._kept = kept
         # Half of them at most: the server looks for the next jobs while the handlers of the last ones run.
         self.per_claim = max(_FEW, -(-(size + ahead) // 2))
         # By claim, not by id: a job whose lease was lost may be claimed again while its handler still ends.
@@ -216,7 +224,7 @@ class Slots(Generic[T, R]):
                     await asyncio.wait(self._runners, timeout=_LEAVE_S)
 
     async def _run(self) -> None:
-        jobs, running, clock = self._jobs, self.running, self._clock
+        jobs, running, clock, kept = self._jobs, self.running, self._clock, self._kept
         loop, runner = self._loop, asyncio.current_task()
         job: T | None
         outcome: R | None
@@ -229,6 +237,9 @@ class Slots(Generic[T, R]):
                     loop.call_soon(self._end_turn)
                 elif clock.monotonic_ms() > self._turn_ends_ms:
                     await asyncio.sleep(0)
+                    continue
+                if kept is not None and not kept(jobs[0]):
+                    await asyncio.sleep(_NOT_KEPT_S)
                     continue
                 job = jobs.popleft()
                 running.add(job)

@@ -334,7 +334,9 @@ class Station:
             many = executor.execute if runs is None else runs.around_batch(executor.execute)
             return BatchSlots(size, tasks=tasks, name=name, clock=clock, execute=many, on_end=ended)
         one = executor.execute if runs is None else runs.around(executor.execute)
-        return Slots(size, tasks=tasks, name=name, clock=clock, execute=one, on_end=ended, ahead=ahead)
+        # Without prefetch nothing waits for longer than a turn or two.
+        kept = self._shared.leases.keeps if ahead else None
+        return Slots(size, tasks=tasks, name=name, clock=clock, execute=one, on_end=ended, ahead=ahead, kept=kept)
 
     def _pump(self) -> Pump:
         return Pump(

@@ -70,6 +70,27 @@ async def test_what_waits_is_kept(url: str, raw: Redis) -> None:
         assert made.shared.leases.held == 4
 
 
+async def test_what_waited_beyond_its_lease_begins_when_it_is_kept_again(url: str, raw: Redis) -> None:
+    """The process stood still for a lease: what waits may be another's by now. It begins when the keeper has it back,
+    and what the keeper has lost does not begin.
+    """
+    gate, clock = Gate(), ManualClock()
+    ids = await pending(raw, range(3))
+    async with stand(url, gate.handler, clock=clock, concurrency=1, prefetch=2) as made:
+        await made.consumer.beat()
+        await wait_until(lambda: gate.began == ids[:1], "one runs")
+        clock.advance(LEASE_MS)
+        await raw.hset(f"emq:{{q}}:job:{ids[1]}", mapping={"attempts": 2, "held": "2:other"})
+        gate.gate.set()
+        await wait_until(lambda: made.counts.get("done") == 1, "it ends, and its slot is free")
+        await made.connector.call("PING")
+        assert gate.began == ids[:1]
+        await made.shared.leases.beat(made.connector)
+        await wait_until(lambda: made.counts.get("done") == 2, "what is kept runs")
+        assert gate.began == [ids[0], ids[2]]
+        assert made.shared.leases.held == 0
+
+
 async def test_who_stops_gives_back_what_waits(url: str, raw: Redis) -> None:
     """At once and as it was: pending, no failure, no crash. What runs ends in its grace, and none that waited begins in
     the slot that it leaves.
