@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -84,15 +84,14 @@ def collect(
         serves=serves,
         pumps=[one.name for one in workers if one.role.pump and TICKS in one.role.queues],
         scrapes=scrapes,
-        answers_for=_answers_for(folder, workers),
+        answers_for=supervisors(folder, {one.name for one in workers if one.role.processes > 1}),
         forgotten_ms=next((one.end_ms for one in happened if one.kind == "server_forget"), None),
     )
 
 
-def _answers_for(folder: Path, workers: Sequence[Kept]) -> dict[int, int]:
-    """Of processes under a supervisor, which one that is."""
-    several = {worker.name for worker in workers if worker.role.processes > 1}
-    begun = [words for words in first_lines(folder, "runs-") if words[1] == "up"]
+def supervisors(folder: Path, several: Collection[str]) -> dict[int, int]:
+    """Of processes of the workers `several`, which run under a supervisor, which one that is."""
+    begun = [words for words in first_lines(folder, "runs-") if words[0] == "up"]
     return {int(pid): int(parent) for _, _, worker, pid, parent in begun if worker in several}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bench.chaos.collect import Tap, collect
+from bench.chaos.collect import Tap, collect, supervisors
 from bench.chaos.evidence import Evidence, Happened, Terms
 from bench.chaos.notes import Book
 from echomq_worker.connection import pack
@@ -83,3 +83,11 @@ def test_the_tap_hears_occurrences() -> None:
         ("two", "JOB00000000001", 1_234),
         ("three", "JOB00000000002", 1_234),
     ] * 2
+
+
+def test_a_process_names_its_supervisor(tmp_path: Path) -> None:
+    """Its first line says who started it; one whose first line is cut off, or another, names nobody."""
+    (tmp_path / "runs-2-11").write_text("up\t1.0\t2\t11\t9\nstart\t2.0\t2\t11\tplain\tid\t1\theld\t-\n")
+    (tmp_path / "runs-2-12").write_text("start\t2.0\t2\t12\tplain\tid\t1\theld\t-\n")
+    (tmp_path / "runs-1-13").write_text("up\t1.0\t1\t13\t9\n")
+    assert supervisors(tmp_path, {"2"}) == {11: 9}
