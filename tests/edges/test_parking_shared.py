@@ -129,6 +129,7 @@ async def test_other_keys_are_heard_where_no_wait_can_be_ended(server: ValkeySer
             waits.append(asyncio.ensure_future(parking.blpop([READY], 60_000)))
             await wait_until(lambda: len(parking._standing) == 2, "it stands for both")
             assert time.monotonic() - started < 10
+            await wait_until(lambda: admin.info("clients")["total_blocking_keys"] == 2, "the server has that BLPOP")
             calls = proxy.count(b"BLPOP")
             await asyncio.sleep(0.3)
             assert proxy.count(b"BLPOP") == calls
