@@ -79,7 +79,12 @@ end
 -- What was judged leaves flat pending and the lanes; what was taken from a lane has a slot of it.
 local function leave_sets(claim, rot)
   local started = {}
-  if claim.depth > 0 then call_chunked('ZREM', claim.pending, claim.leave) end
+  if not claim.lanes and not claim.passed and #claim.leave == claim.looked then
+    -- Everything that was looked at leaves, and it was the head of flat pending: that costs less by rank, the deeper the more.
+    if claim.looked > 0 then redis.call('ZREMRANGEBYRANK', claim.pending, 0, claim.looked - 1) end
+  elseif claim.depth > 0 then
+    call_chunked('ZREM', claim.pending, claim.leave)
+  end
   for _, lane in ipairs(rot.all) do
     call_chunked('ZREM', lane.key, lane.leave)
     if lane.started > 0 then started[#started + 1], started[#started + 2] = lane.name, (lane.busy or 0) + lane.started end
