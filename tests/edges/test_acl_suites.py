@@ -48,6 +48,7 @@ SUITES = {
             "removed_root",
             "while_workers",
             "servers_clock",
+            "host_clock_while_parked",
             "seed_admits",
         ),
         # Workers of tests that survive without.
