@@ -76,7 +76,11 @@ class Jobs(Operator):
         if dedup is not None or dedup_ttl_ms is not None or expires_in_ms is not None or expires_at_ms is not None:
             new = New(payload, id, None, None, None, dedup, dedup_ttl_ms, expires_in_ms, expires_at_ms)
             return await admit_one(self._wire, queue, new, self._mint)
-        keys = (self._known.get(queue) if isinstance(queue, str) else None) or self._know(queue)
+        try:
+            keys = self._known[queue]
+        except (KeyError, TypeError):
+            # TypeError: what is no text may not even be looked for, and is no queue's name.
+            keys = self._know(queue)
         id = self._mint.next() if id is None else id
         if self._gathering is not None:
             return Receipt(id, await self._gathering.admit(keys, check_id(id), encode(payload)))
