@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from echomq_worker.connection import Answer
@@ -79,27 +78,18 @@ class Seat:
 
 
 async def give_back(home: Home, token: Token) -> None:
-    """Push a token back on its list, which stays as short as the scripts keep it. Raises what `home` does."""
-    length = await home.call("LPUSH", token.key, token.value)
-    if length == 1:
-        await home.call("PEXPIRE", token.key, _TOKEN_TTL_MS)
-    elif length > _TOKENS:
-        await home.call("LTRIM", token.key, 0, _TOKENS - 1)
+    """Push a token back on its list, and wait until the server has it, or the connection is gone."""
+    posted = home.post(_pushed_back(token))
+    if posted is not None:
+        await posted
 
 
 def post_back(home: Home, token: Token) -> None:
     """The same without waiting for it; without a connection nothing is sent, and the next beat finds the job."""
-    posted = home.post([("LPUSH", token.key, token.value)])
-    if posted is not None:
-        posted.add_done_callback(partial(_keep_short, home, token.key))
+    home.post(_pushed_back(token))
 
 
-def _keep_short(home: Home, key: bytes, pushed: asyncio.Future[Answer]) -> None:
-    answer = [] if pushed.cancelled() else pushed.result()
-    length = answer[0] if isinstance(answer, list) and answer else None
-    if not isinstance(length, int):
-        return
-    if length == 1:
-        home.post([("PEXPIRE", key, _TOKEN_TTL_MS)])
-    elif length > _TOKENS:
-        home.post([("LTRIM", key, 0, _TOKENS - 1)])
+def _pushed_back(token: Token) -> list[tuple[str | bytes | int, ...]]:
+    # In one write: a list that a connection's end left without its expiry would stay for ever.
+    key = token.key
+    return [("LPUSH", key, token.value), ("PEXPIRE", key, _TOKEN_TTL_MS, "NX"), ("LTRIM", key, 0, _TOKENS - 1)]

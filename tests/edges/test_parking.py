@@ -99,6 +99,9 @@ async def test_no_token_is_lost_when_a_wait_is_cancelled(url: str, seed: int) ->
             outcome = (await asyncio.gather(wait, push, return_exceptions=True))[0]
             taken += outcome == WAKE.encode()
             cancelled += isinstance(outcome, asyncio.CancelledError)
+            # A list of tokens is cut at 64 where one is given back: on a slow machine it would come to that.
+            while pushed - taken > 30 and await parking.blpop([WAKE], 500) is not None:
+                taken += 1
         while await parking.blpop([WAKE], 500) is not None:
             taken += 1
         assert taken == pushed

@@ -19,7 +19,7 @@ from tests.support.driver import Failure, driver, main, read_steps
 from tests.support.driver_shrink import shrink
 from tests.support.driver_wire import LUA, Mutation
 
-STEPS = 60_000
+STEPS = 30_000
 SEED = 1
 
 NO_SLOT_FREED = Mutation("include/endings", "free_slots(p, done.freed, known)", "")
@@ -111,7 +111,7 @@ def first_failure(mutation: Mutation, steps: int = 30_000) -> Failure | None:
 
 @pytest.mark.timeout(300)
 def test_every_promise_is_kept() -> None:
-    """In 60,000 steps no job is held by two workers of ours, in two sets or lost; counters and reasons are right.
+    """In 30,000 steps no job is held by two workers of ours, in two sets or lost; counters and reasons are right.
 
     Report 23 (tobymao/saq#124). Report 38 (rq/rq#2061).
     """

@@ -13,7 +13,7 @@ from tests.support.driver import Failure, driver
 from tests.support.driver_kinds import CONTROLS
 from tests.support.driver_wire import Mutation, sources
 
-STEPS = 12_000
+STEPS = 6_000
 SEED = 1
 # With it each fault below shows early.
 FAULT_SEED = 3

@@ -213,14 +213,14 @@ async def test_the_reading_is_that_of_the_read_plane(url: str, raw: Redis) -> No
 
 @pytest.mark.leaves_keys("it plants a key of another type")
 async def test_a_queue_that_cannot_be_read_costs_no_other_one_its_numbers(url: str, raw: Redis) -> None:
-    """A key of another type, a counter that is no number: what is wrong there is for the audit to say."""
+    """A key of another type: what is wrong is for the audit to say. A counter that is no number counts nothing."""
     async with connect(url) as connector:
         await raw.set("emq:{a}:pending", "x")
         await raw.hset("emq:{b}:gactive", "GRP1", "many")
         await Jobs(connector).enqueue("c", b"x")
         read = (await Depths(connector, ["a", "b", "c"], clock=SystemClock()).read()).numbers
-    assert read["echomq_queue_ready_jobs"] == {("c",): 1}
-    assert {queue for queue, _ in read["echomq_queue_jobs"]} == {"c"}
+    assert read["echomq_queue_ready_jobs"] == {("b",): 0, ("c",): 1}
+    assert {queue for queue, _ in read["echomq_queue_jobs"]} == {"b", "c"}
     assert read["echomq_server_up"] == {(): 1}
 
 
