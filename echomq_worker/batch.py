@@ -223,7 +223,13 @@ class BatchSlots:
         self.running: set[Job] = set()
         self._on_end = on_end
         self._slots: Slots[Batch, Ends] = Slots(
-            1, tasks=tasks, name=name, clock=clock, execute=execute, on_end=self._ended
+            1,
+            tasks=tasks,
+            name=name,
+            clock=clock,
+            execute=execute,
+            on_end=self._ended,
+            on_fault=lambda batch: self.running.difference_update(batch.jobs),
         )
 
     @property

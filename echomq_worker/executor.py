@@ -18,8 +18,7 @@ For the consumer, in a long-lived runner task:
 - No task, timer or log line per job that an option does not ask for; `timeout_ms` costs one timer at a time
   for all of them.
 
-What a handler's end means is said in `outcome`. KeyboardInterrupt on the event loop's thread passes. A plain function
-is only told that its time is up (`job.cancelled`).
+What a handler's end means is said in `outcome`. A plain function is only told that its time is up (`job.cancelled`).
 
 Variables of `contextvars` that a handler sets do not reach the next job: the first job that leaves one behind is
 noticed, and from then on every job of that handler runs in a copy of the context as it was before.

@@ -26,6 +26,7 @@ from echomq_worker.job import Job
 from echomq_worker.logs import Logger
 from echomq_worker.nap import Nap
 from echomq_worker.observers import cause
+from echomq_worker.outcome import passes
 from echomq_worker.threads import Raised, Threads
 from echomq_worker.verdict import Verdict
 
@@ -146,16 +147,13 @@ class Hooks:
                 self._ended.wake()
 
     async def _call(self, hook: Hook, queue: str, known: Job | str, find: Find, error: str) -> None:
-        id = known if isinstance(known, str) else known.id
+        id, task = known if isinstance(known, str) else known.id, asyncio.current_task()
         try:
             job = await find(known) if isinstance(known, str) else known
             await self._run(hook, {"job": job, "error": error, "state": self._state})
-        except asyncio.CancelledError as exc:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+        except BaseException as exc:
+            if task is None or passes(exc, task):
                 raise
-            self._blame(hook, queue, id, exc)
-        except (Exception, SystemExit) as exc:  # noqa: BLE001 - whatever a hook does, the worker goes on
             self._blame(hook, queue, id, exc)
 
     async def _run(self, hook: Hook, values: dict[str, object]) -> None:

@@ -18,6 +18,7 @@ import anyio
 from echomq_worker.job import Job
 from echomq_worker.logs import Logger
 from echomq_worker.nap import Nap
+from echomq_worker.outcome import passes
 from echomq_worker.verdict import Bury, DelayTo, RetryLater, Verdict
 
 # Notes that wait to be told; above this the oldest go.
@@ -209,16 +210,14 @@ class Observers:
         self._ended.set()
 
     async def _tell(self, function: Observer, event: Observed) -> None:
+        task = asyncio.current_task()
         try:
             said = function(event)
             if inspect.isawaitable(said):
                 await said
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+        except BaseException as error:
+            if task is None or passes(error, task):
                 raise
-            self._blame(function, error)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever an observer does, the worker goes on
             self._blame(function, error)
 
     def _blame(self, function: Observer, error: BaseException) -> None:

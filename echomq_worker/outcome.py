@@ -4,8 +4,8 @@ Source: design.md section 2, protocol section 4, issue "A worker that runs jobs"
 cancelled job ends dead with `last_error` = `cancelled: <reason>`, without a retry).
 
 - it returns: Complete. It raises Retry, Delay, Reject: what they say. No payload, or one that cannot be read: Bury.
-- an exception of `no_retry` (also inside an exception group): Bury. Any other, SystemExit included (a handler does not
-  end the worker): RetryLater. A group of one counts as that one.
+- an exception of `no_retry` (also inside an exception group): Bury. Any other, also SystemExit, KeyboardInterrupt and
+  GeneratorExit (a handler does not end the worker): RetryLater. A group of one counts as that one.
 - a cancellation that nobody asked for, such as that of a task which the handler awaited: RetryLater.
 - its time was up and the cancellation came through: RetryLater, `timeout after N ms`, whatever `no_retry` says.
 - somebody asked for its end: Complete when it returns; whatever it raises, Bury with `cancelled: <reason>`.
@@ -16,6 +16,7 @@ cancelled job ends dead with `last_error` = `cancelled: <reason>`, without a ret
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -136,15 +137,20 @@ def not_started(job: Job) -> Outcome:
     return Abandoned(mark.reason)
 
 
-def passes(exc: BaseException, runner: asyncio.Task[Any], *, sent: int) -> bool:
-    """Whether an exception on the loop is not the handler's: its runner is cancelled, or the process interrupted.
+def passes(exc: BaseException, runner: asyncio.Task[Any], *, sent: int = 0) -> bool:
+    """Whether an exception on the loop is not that of the function that ran in `runner`: the task is cancelled, its
+    coroutine is closed, or somebody has pressed Ctrl-C.
 
-    `sent`: how often the runner was cancelled for the handler.
+    `sent`: how often the runner was cancelled for the function.
     """
     leaf = sole(exc)
     if isinstance(leaf, asyncio.CancelledError):
         return sent == 0 and runner.cancelling() > 0
-    return isinstance(leaf, (GeneratorExit, KeyboardInterrupt))
+    if isinstance(leaf, GeneratorExit):
+        # Who closes it is another one, or nobody: what runs in a task cannot be closed.
+        return asyncio.current_task(runner.get_loop()) is not runner
+    # Whoever else listens for the signal, as a worker does, has it raise nothing.
+    return isinstance(leaf, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 async def take_off(runner: asyncio.Task[Any], sent: int, raised: asyncio.CancelledError | None) -> None:

@@ -38,7 +38,7 @@ R = TypeVar("R")
 
 
 class SlotLost(EchoMQError):
-    """A runner was cancelled by the handler that it ran: a bug there, which ends the worker, not a slot of it."""
+    """A runner was ended by the handler that it ran: a bug there, which ends the worker, not a slot of it."""
 
 
 class Places(Protocol):
@@ -99,6 +99,7 @@ class Slots(Generic[T, R]):
         "_made",
         "_name",
         "_on_end",
+        "_on_fault",
         "_runners",
         "_turn_ends_ms",
         "per_claim",
@@ -117,13 +118,15 @@ class Slots(Generic[T, R]):
         on_end: Callable[[T, R], None],
         ahead: int = 0,
         kept: Callable[[T], bool] | None = None,
+        on_fault: Callable[[T], object] = lambda _job: None,
     ) -> None:
         """`kept`: whether a job that waits may begin by now; one that may not is asked about again until it may, or is
-        dropped.
+        dropped. `on_fault` is called with the job that ends the worker.
         """
         self.size = size
         self._ahead = ahead
         self._kept = kept
+        self._on_fault = on_fault
         # Half of them at most: the server looks for the next jobs while the handlers of the last ones run.
         self.per_claim = max(_FEW, -(-(size + ahead) // 2))
         # By claim, not by id: a job whose lease was lost may be claimed again while its handler still ends.
@@ -207,9 +210,13 @@ class Slots(Generic[T, R]):
         if self._closing or self._failed.done():
             return
         # A handler that cancelled its own task would leave a slot, and a lease, behind for ever.
-        fault = "" if self._at_fault is None else f" at {self._at_fault!r}"
-        lost = SlotLost(f"{runner.get_name()}: its handler cancelled the task that it runs in{fault}")
-        self._failed.set_exception(lost if runner.cancelled() else runner.exception() or lost)
+        error = None if runner.cancelled() else runner.exception()
+        if error is None or isinstance(error, GeneratorExit):
+            # To await a future with a GeneratorExit in it is to be closed.
+            did = "cancelled" if error is None else "closed"
+            fault = "" if self._at_fault is None else f" at {self._at_fault!r}"
+            error = SlotLost(f"{runner.get_name()}: its handler {did} the task that it runs in{fault}")
+        self._failed.set_exception(error)
 
     async def _own(self) -> None:
         """Raise what a runner has raised; at the end cancel the runners, and leave behind what does not end."""
@@ -253,6 +260,7 @@ class Slots(Generic[T, R]):
                         # counts a crash.
                         running.discard(job)
                         self._at_fault = job
+                        self._on_fault(job)
                     raise
                 running.discard(job)
                 self._on_end(job, outcome)

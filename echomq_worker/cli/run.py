@@ -9,7 +9,7 @@ import asyncio
 import importlib.util
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -136,18 +136,18 @@ class StoppedEarly(KeyboardInterrupt):
     """A signal came before anything was begun. Of this base, so that neither a module nor an event loop catches it."""
 
 
+def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise StoppedEarly
+
+
 @contextmanager
 def stopped_early_is_fine() -> Iterator[None]:
     """Inside, SIGTERM and SIGINT end the process with 0 as long as nobody else listens: nothing is claimed by then.
 
     Without this the first process of a container would not even be ended: for it such a signal has no effect.
     """
-
-    def leave(_number: int, _frame: FrameType | None) -> NoReturn:
-        raise StoppedEarly
-
     for number in SIGNALS:
-        signal.signal(number, leave)
+        signal.signal(number, _leave)
     try:
         yield
     except StoppedEarly:
@@ -185,7 +185,7 @@ def _work(
     left: set[asyncio.Task[object]] = set()
 
     async def main() -> int:
-        # Until the worker listens itself, which is when it has connected: an exception of `leave` has no place here.
+        # Until the worker listens itself, which is when it has connected: an exception of `_leave` has no place here.
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, worker.stop)
@@ -197,8 +197,10 @@ def _work(
 
     runner = asyncio.Runner(loop_factory=loop_factory())
     try:
-        return runner.run(main())
-    except Exception as error:
+        return _to_the_end(runner.get_loop(), main())
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         if only_ours(error) is not None:
             raise
         return _say_crash(error)
@@ -208,7 +210,24 @@ def _work(
             runner.close()
 
 
-def _say_crash(error: Exception) -> int:
+def _to_the_end(loop: asyncio.AbstractEventLoop, work: Coroutine[object, object, int]) -> int:
+    """What `work` returns. A task that raises SystemExit or KeyboardInterrupt stops an event loop: one that a handler
+    has made does not end the worker. Whoever awaits the task gets the exception as well.
+    """
+    from echomq_worker.logs import get_logger
+
+    task = loop.create_task(work)
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt) as error:
+            # While the loop listens for SIGINT a KeyboardInterrupt is nobody's but the task's.
+            if task.done() or signal.getsignal(signal.SIGINT) in {signal.default_int_handler, _leave}:
+                raise
+            get_logger(__name__).error("task raised", error=repr(error), exc_info=error)
+
+
+def _say_crash(error: BaseException) -> int:
     """A loop has died of a bug: its trace is a line of the log like any other, its cause is the last one."""
     from echomq_worker.logs import get_logger
 

@@ -19,6 +19,7 @@ from echomq_worker.clock import SystemClock
 from echomq_worker.handlers import Handlers
 from echomq_worker.job import LEASE_LOST, SHUTDOWN, TIMEOUT, Job, ask, cancel
 from echomq_worker.outcome import NO_PAYLOAD, Abandoned, Outcome
+from echomq_worker.slots import SlotLost
 from echomq_worker.verdict import Bury, Complete, Delay, DelayTo, Done, Reject, Retry, RetryLater
 from tests.support.plain import job as id_of
 from tests.support.stations import job_of
@@ -362,3 +363,23 @@ async def test_one_batch_at_a_time_and_each_job_has_its_end() -> None:
         tasks.cancel_scope.cancel()
     assert sizes == [(3, 0), (5, 0)]
     assert len(ends) == 8
+
+
+async def test_a_batch_that_ends_the_worker_is_not_given_back() -> None:
+    """As any job that ends its worker it waits for its lease, which counts a crash: given back it would do it again."""
+    made: list[BatchSlots] = []
+
+    async def closed(_batch: Batch, _runner: object = None) -> Any:
+        raise GeneratorExit
+
+    async def run() -> None:
+        async with anyio.create_task_group() as tasks:
+            slots = BatchSlots(5, tasks=tasks, name="slot", clock=SystemClock(), execute=closed, on_end=lambda *_: None)
+            made.append(slots)
+            slots.start(jobs_of(2))
+            await anyio.sleep_forever()
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await run()
+    assert caught.group_contains(SlotLost, match="its handler closed the task that it runs in")
+    assert made[0].running == set()

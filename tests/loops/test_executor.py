@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -178,12 +179,40 @@ async def test_no_retry_looks_into_groups() -> None:
     assert isinstance(await outcome_of(raising(others), no_retry=LookupError), RetryLater)
 
 
-async def test_keyboard_interrupt_on_the_loop_passes() -> None:
-    """Ctrl-C where no signal handler is installed reaches the process, not the row."""
+async def test_ctrl_c_on_the_loop_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody listens for the signal it reaches the process, not the row. Where somebody does none is raised: one
+    that comes all the same is the handler's.
+    """
+    monkeypatch.setattr(signal, "getsignal", lambda _number: signal.default_int_handler)
     async with executor(raising(KeyboardInterrupt())) as made:
         coroutine = made.execute(a_job(), cast("Any", asyncio.current_task()))
         with pytest.raises(KeyboardInterrupt):
             coroutine.send(None)
+        monkeypatch.setattr(signal, "getsignal", lambda _number: print)
+        assert await made.execute(a_job()) == RetryLater(1_000, "KeyboardInterrupt")
+
+
+async def test_a_runner_that_is_closed_is_no_failure() -> None:
+    """A loop that is closed closes what still runs on it; a GeneratorExit that a handler raises is a failed run."""
+    begun, ended = asyncio.Event(), list[str]()
+
+    async def handler() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("closed")
+
+    async with executor(handler) as made:
+        runner = asyncio.create_task(asyncio.Event().wait())
+        job = a_job()
+        coroutine = made.execute(job, cast("Any", runner))
+        coroutine.send(None)
+        assert begun.is_set()
+        coroutine.close()
+        runner.cancel()
+    assert (ended, job.exception) == (["closed"], None)
+    assert await outcome_of(raising(GeneratorExit())) == RetryLater(1_000, "GeneratorExit")
 
 
 async def test_keyboard_interrupt_raised_in_a_thread_is_a_failure() -> None:
