@@ -42,6 +42,21 @@ class Exit(IntEnum):
     FENCE = 4
     INTERRUPTED = 130
 
+    @property
+    def means(self) -> str:
+        """In words, for the help and for docs/cli.md."""
+        return _MEANS[self.value]
+
+
+_MEANS = {
+    0: "done, or stopped as asked",
+    1: "not there, refused, or found wrong, as a line says; or a bug, with its trace",
+    2: "a wrong argument, setting or handler module; an extra that is missing",
+    3: "the server cannot be reached, refuses the login, or answers with an error",
+    4: "the deployment is of another wire version",
+    130: "interrupted",
+}
+
 
 class HandlersFailed(ConfigError):
     """The user's module raised while it was imported; the cause is what it raised."""

@@ -6,9 +6,8 @@ import asyncio
 import json
 import os
 import sys
-import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -17,8 +16,6 @@ from echomq_worker.cli import Exit
 from echomq_worker.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
     from echomq_worker.connector import Connector
     from echomq_worker.settings import Settings
 
@@ -29,7 +26,12 @@ Url = Annotated[
 ]
 WireMode = Annotated[
     str | None,
-    typer.Option("--wire", metavar="WIRE", help="4, 6 or auto (ECHOMQ_WIRE): docs/native.md.", show_default=False),
+    typer.Option(
+        "--wire",
+        metavar="WIRE",
+        help="Scripts (4), commands of the module (6), or auto (ECHOMQ_WIRE).",
+        show_default=False,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
@@ -40,8 +42,6 @@ Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most
 Offset = Annotated[int, typer.Option("--offset", metavar="N", min=0, help="Pass over so many first.")]
 
 _SHOWN_CHARACTERS = 40
-# What is over sooner shows no bar.
-_BAR_AFTER_S = 1.0
 
 
 def say(text: str) -> None:
@@ -111,51 +111,6 @@ def can_ask(*, yes: bool) -> None:
     """Raise ConfigError at once where `confirm` would have nobody to ask."""
     if not yes and not sys.stdin.isatty():
         raise ConfigError("no terminal to ask on: expected --yes; nothing was changed")
-
-
-class Bar:
-    """A bar on stderr for what takes long; nothing where that is no terminal. Called with how many are done, of how
-    many.
-    """
-
-    def __init__(self, label: str) -> None:
-        self._label = label
-        self._begun = time.monotonic()
-        self._shown: tuple[Progress, TaskID] | None = None
-
-    def __call__(self, done: int, total: int) -> None:
-        """So far."""
-        if self._shown is None:
-            if not sys.stderr.isatty() or time.monotonic() - self._begun < _BAR_AFTER_S:
-                return
-            self._shown = self._show()
-        bar, task = self._shown
-        bar.update(task, completed=done, total=total)
-
-    def close(self) -> None:
-        """Take it off the screen."""
-        if self._shown is not None:
-            self._shown[0].stop()
-
-    def _show(self) -> tuple[Progress, TaskID]:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        task = bar.add_task(self._label, total=None)
-        bar.start()
-        return bar, task
-
-
-@contextmanager
-def progress_bar(label: str) -> Iterator[Bar]:
-    """A bar for what is done inside."""
-    bar = Bar(label)
-    try:
-        yield bar
-    finally:
-        bar.close()
 
 
 def number_or_none(name: str, text: str, *, at_least: int) -> int | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from echomq_worker.cli import Exit
+from echomq_worker.cli.bar import Bar, progress_bar
 from echomq_worker.cli.common import AsJson, Url, WireMode, print_json, run_async, say, settings_for
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ def conformance(
         settings.command_timeout_ms,
         settings.wire,
     )
-    with _quiet():
-        tally = run_async(_run(target, some, verbose=verbose, as_json=as_json))
+    with _quiet(), progress_bar("conformance") as bar:
+        tally = run_async(_run(target, some, verbose=verbose, as_json=as_json, bar=bar))
     if tally["FAILED"]:
         raise typer.Exit(Exit.FAILED)
 
@@ -65,13 +66,14 @@ def _quiet() -> Iterator[None]:
         logger.disabled = before
 
 
-async def _run(target: Target, some: list[Scenario], *, verbose: bool, as_json: bool) -> Counter[str]:
+async def _run(target: Target, some: list[Scenario], *, verbose: bool, as_json: bool, bar: Bar) -> Counter[str]:
     from echomq_worker.conformance import run
 
     tally, spent_ms = Counter[str](), 0
     width = max(len(scenario.name) for scenario in some)
     async with aclosing(run(target, some)) as outcomes:
         async for outcome in outcomes:
+            bar(tally.total() + 1, len(some))
             tally[outcome.result] += 1
             spent_ms += outcome.ms
             if as_json:

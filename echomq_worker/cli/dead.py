@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from echomq_worker.cli import Exit
+from echomq_worker.cli.bar import progress_bar
 from echomq_worker.cli.common import (
     AsJson,
     JobId,
@@ -24,7 +25,6 @@ from echomq_worker.cli.common import (
     note,
     prepared,
     print_json,
-    progress_bar,
     run_async,
     say,
 )
@@ -53,7 +53,7 @@ Every = Annotated[bool, typer.Option("--all", help="Every dead job of the queue.
 
 def dead_app() -> typer.Typer:
     """The commands of `dead`."""
-    app = typer.Typer(help="Dead jobs.", no_args_is_help=False)
+    app = typer.Typer(help="Dead jobs.", epilog="Example: echomq-worker dead list emails", no_args_is_help=False)
     app.callback()(lambda: None)
     app.command("list", epilog="Example: echomq-worker dead list emails --limit 10")(list_dead)
     app.command("show", epilog="Example: echomq-worker dead show emails ID")(show)
@@ -71,7 +71,8 @@ def list_dead(queue: Queue, *, limit: Limit = 50, offset: Offset = 0, url: Url =
         from echomq_worker.jobs import Jobs
 
         async with connected(settings) as connector:
-            return await Jobs(connector).browse(queue, "dead", limit=limit, offset=offset)
+            with progress_bar(queue, counted=False):
+                return await Jobs(connector).browse(queue, "dead", limit=limit, offset=offset)
 
     print_jobs(run_async(ask()), as_json=as_json)
 
@@ -110,7 +111,7 @@ def requeue(
 ) -> None:
     """Give dead jobs a new life, with nothing held against them.
 
-    Which: ids, what the options choose, or --all.
+    Which: ids, what the options choose, or --all. One that is refused, or an id that is not dead: exit code 1.
     """
     settings = prepared(url, queue)
     chosen = _filter(ids, older_than_ms, error, limit, every=every)
@@ -137,7 +138,7 @@ def delete(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete dead jobs: ids, what the options choose, or --all."""
+    """Delete dead jobs: ids, what the options choose, or --all. An id that is not dead: exit code 1."""
     settings = prepared(url, queue)
     chosen = _filter(ids, older_than_ms, error, limit, every=every)
     can_ask(yes=yes)

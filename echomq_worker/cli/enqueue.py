@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from echomq_worker.cli.bar import Bar, progress_bar
 from echomq_worker.cli.common import (
     AsJson,
     Queue,
@@ -174,7 +175,8 @@ def _enqueue_file(settings: Settings, queue: str, path: str, *, envelopes: bool,
     check_queue(queue)
     with open_jobs(path, envelopes=envelopes, template=template) as jobs:
         jobs.check()
-        tally = run_async(_send_all(settings, queue, jobs))
+        with progress_bar(f"enqueue {jobs.name}") as bar:
+            tally = run_async(_send_all(settings, queue, jobs, bar))
     if as_json:
         print_json({name: tally[name] for name in ("admitted", "duplicates", "deduplicated")})
         return
@@ -183,7 +185,7 @@ def _enqueue_file(settings: Settings, queue: str, path: str, *, envelopes: bool,
     say(", ".join([f"{tally['admitted']} enqueued", *told]))
 
 
-async def _send_all(settings: Settings, queue: str, jobs: JobFile) -> Counter[str]:
+async def _send_all(settings: Settings, queue: str, jobs: JobFile, bar: Bar) -> Counter[str]:
     """Send every job of a checked file, several batches at a time; how many of them came to what."""
     from echomq_worker.jobs import Jobs
     from echomq_worker.pool import connect_pool
@@ -210,7 +212,7 @@ async def _send_all(settings: Settings, queue: str, jobs: JobFile) -> Counter[st
             tally["admitted"] += sum(receipt.admitted for receipt in receipts)
             tally["duplicates"] += sum(receipt.duplicate for receipt in receipts)
             tally["deduplicated"] += sum(receipt.deduplicated for receipt in receipts)
-            jobs.advance(done)
+            bar(done, jobs.total)
     return tally
 
 

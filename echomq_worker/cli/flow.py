@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from echomq_worker.cli import Exit
+from echomq_worker.cli.bar import progress_bar
 from echomq_worker.cli.common import (
     AsJson,
     JobId,
@@ -25,7 +26,6 @@ from echomq_worker.cli.common import (
     prepared,
     print_json,
     print_table,
-    progress_bar,
     read_payload,
     run_async,
     say,
@@ -42,7 +42,11 @@ _SAID_CHARACTERS = 60
 
 def flow_app() -> typer.Typer:
     """The commands of `flow`."""
-    app = typer.Typer(help="Flows: parents that wait for their children.", no_args_is_help=False)
+    app = typer.Typer(
+        help="Flows: parents that wait for their children.",
+        epilog="Example: echomq-worker flow add report.json",
+        no_args_is_help=False,
+    )
     app.callback()(lambda: None)
     app.command("add", epilog="Example: echomq-worker flow add report.json")(add)
     app.command("show", epilog="Example: echomq-worker flow show reports ID --json")(show)
@@ -86,14 +90,17 @@ def show(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a job and everything below it. Who is out and where it stands, who is done, dead, or dead but ignored."""
+    """Show a job and everything below it. Who is out and where it stands, who is done, dead, or dead but ignored. A job
+    that is gone: exit code 1.
+    """
     settings = prepared(url, queue)
 
     async def ask() -> Branch | None:
         from echomq_worker.flows import Flows
 
         async with connected(settings) as connector:
-            return await Flows(connector).tree(queue, id, limit=limit)
+            with progress_bar(f"flow {id}", counted=False):
+                return await Flows(connector).tree(queue, id, limit=limit)
 
     tree = run_async(ask())
     if tree is None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from echomq_worker.cli import Exit
+from echomq_worker.cli.bar import progress_bar
 from echomq_worker.cli.cancel import cancel
 from echomq_worker.cli.common import (
     AsJson,
@@ -43,7 +44,7 @@ T = TypeVar("T")
 
 def job_app() -> typer.Typer:
     """The commands of `job`."""
-    app = typer.Typer(help="Single jobs.", no_args_is_help=False)
+    app = typer.Typer(help="Single jobs.", epilog="Example: echomq-worker job show emails ID", no_args_is_help=False)
     app.callback()(lambda: None)
     app.command("show", epilog="Example: echomq-worker job show emails ID --json")(show)
     app.command("list", epilog="Example: echomq-worker job list emails --state scheduled --limit 10")(list_jobs)
@@ -105,7 +106,9 @@ def remove(
     yes: Yes = False,
     url: Url = None,
 ) -> None:
-    """Delete a job with its log, wherever it is. Refused while a worker has it in hand."""
+    """Delete a job with its log, wherever it is. Refused while a worker has it in hand. That, and a job that is gone:
+    exit code 1.
+    """
     from echomq_worker.identity import check_id
 
     prepared(url, queue)
@@ -124,7 +127,9 @@ def reprocess(
     force: Annotated[bool, typer.Option("--force", help="Also a parent whose children are still out.")] = False,
     url: Url = None,
 ) -> None:
-    """Give a dead job a new life. It is back in pending or its lane, with nothing held against it."""
+    """Give a dead job a new life. It is back in pending or its lane, with nothing held against it. A job that is gone,
+    or not dead: exit code 1.
+    """
     if not _ask(url, queue, lambda jobs: jobs.reprocess(queue, id, force=force)):
         raise _gone(queue, id)
     say("pending")
@@ -139,7 +144,7 @@ def update(
     *,
     url: Url = None,
 ) -> None:
-    """Give a job another payload. A handler that runs already keeps what it has."""
+    """Give a job another payload. A handler that runs already keeps what it has. A job that is gone: exit code 1."""
     prepared(url, queue)
     content = read_payload(payload)
     if not _ask(url, queue, lambda jobs: jobs.update_data(queue, id, content)):
@@ -154,7 +159,7 @@ def progress(
     *,
     url: Url = None,
 ) -> None:
-    """Write a job's progress, and tell those who listen."""
+    """Write a job's progress, and tell those who listen. A job that is gone: exit code 1."""
     if not _ask(url, queue, lambda jobs: jobs.update_progress(queue, id, value)):
         raise _gone(queue, id)
     say("written")
@@ -195,7 +200,7 @@ def log(
     ] = None,
     url: Url = None,
 ) -> None:
-    """Append a line to a job's log, and print how many it has."""
+    """Append a line to a job's log, and print how many it has. A job that is gone: exit code 1."""
     count = _ask(url, queue, lambda jobs: jobs.add_log(queue, id, line, keep=keep))
     if count is None:
         raise _gone(queue, id)
@@ -251,6 +256,7 @@ def _ask(url: str | None, queue: str, verb: Callable[[Jobs], Awaitable[T]]) -> T
         from echomq_worker.jobs import Jobs
 
         async with connected(settings) as connector:
-            return await verb(Jobs(connector))
+            with progress_bar(queue, counted=False):
+                return await verb(Jobs(connector))
 
     return run_async(run())

@@ -15,15 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from echomq_worker.admission import New, terms_of
+from echomq_worker.cli.bar import progress_bar
 from echomq_worker.cli.common import at_ms
 from echomq_worker.errors import ConfigError, InvalidArgument, InvalidId
 from echomq_worker.identity import JOB, check_id, group_for, is_branded
-
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
 
 _KEYS = ("id", "group", "in_ms", "at", "dedup", "dedup_ttl_ms", "expires_in_ms", "expires_at")
 _BOM = b"\xef\xbb\xbf"
@@ -41,25 +39,22 @@ def lane_of(group: str | None) -> str | None:
 
 
 class JobFile:
-    """The jobs of an open file. `check()` first, then `read()`; `advance` moves the progress bar."""
+    """The jobs of an open file. `check()` first, which counts them, then `read()`."""
 
     def __init__(self, name: str, stream: IO[bytes], *, envelopes: bool, template: New) -> None:
         self.name = name
         self._stream = stream
         self._envelopes = envelopes
         self._template = template
-        self._total = 0
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
+        self.total = 0
 
     def check(self) -> None:
         """Read every line. Raises ConfigError with the file's name and the line's number for the first bad one."""
-        if sys.stderr.isatty():
-            self._bar, self._task = _progress_bar(self.name)
-        for _ in self.read():
-            self._total += 1
-            if self._bar is not None and self._task is not None and self._total % _EVERY == 0:
-                self._bar.update(self._task, description=f"{self.name}: {self._total} lines checked")
+        with progress_bar(f"check {self.name}") as bar:
+            for _ in self.read():
+                self.total += 1
+                if self.total % _EVERY == 0:
+                    bar(self.total, 0)
 
     def read(self) -> Iterator[tuple[int, New]]:
         """Line number and job of every line that is not blank."""
@@ -74,16 +69,6 @@ class JobFile:
             yield from self._stream
         except OSError as error:
             raise _unreadable(self.name, error) from None
-
-    def advance(self, done: int) -> None:
-        """`done` jobs have been answered."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, description=f"{self.name}: enqueued", total=self._total, completed=done)
-
-    def close(self) -> None:
-        """Take the bar off the screen."""
-        if self._bar is not None:
-            self._bar.stop()
 
     def _job(self, number: int, line: bytes) -> New:
         try:
@@ -117,15 +102,12 @@ def open_jobs(path: str, *, envelopes: bool, template: New) -> Iterator[JobFile]
     Raises ConfigError where the file cannot be read.
     """
     try:
-        stream = _spooled() if path == "-" else Path(path).open("rb")  # noqa: SIM115 - closed below, with the bar
+        stream = _spooled() if path == "-" else Path(path).open("rb")  # noqa: SIM115 - closed below
     except OSError as error:
         raise _unreadable(path, error) from None
     jobs = JobFile("standard input" if path == "-" else path, stream, envelopes=envelopes, template=template)
     with stream:
-        try:
-            yield jobs
-        finally:
-            jobs.close()
+        yield jobs
 
 
 def _unreadable(name: str, error: OSError) -> ConfigError:
@@ -171,20 +153,3 @@ def _moment_of(name: str, value: object) -> int | None:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
-
-
-def _progress_bar(name: str) -> tuple[Progress, TaskID]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    task = bar.add_task(f"{name}: checking", total=None)
-    bar.start()
-    return bar, task

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from echomq_worker.cli import Exit
+from echomq_worker.cli.bar import progress_bar
 from echomq_worker.cli.common import (
     AsJson,
     Group,
@@ -28,7 +29,6 @@ from echomq_worker.cli.common import (
     prepared,
     print_lines,
     print_table,
-    progress_bar,
     run_async,
     say,
     yes_no,
@@ -44,7 +44,9 @@ T = TypeVar("T")
 
 def lane_app() -> typer.Typer:
     """The commands of `lane`."""
-    app = typer.Typer(help="Lanes: the groups of a queue.", no_args_is_help=False)
+    app = typer.Typer(
+        help="Lanes: the groups of a queue.", epilog="Example: echomq-worker lane list emails", no_args_is_help=False
+    )
     app.callback()(lambda: None)
     app.command("list", epilog="Example: echomq-worker lane list emails")(list_lanes)
     app.command("pause", epilog="Example: echomq-worker lane pause emails tenant-7")(pause)

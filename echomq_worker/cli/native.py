@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from echomq_worker.cli.bar import progress_bar
 from echomq_worker.cli.common import say
 from echomq_worker.errors import ConfigError, NotBuilt
 
@@ -20,6 +21,7 @@ def native_app() -> typer.Typer:
         no_args_is_help=True,
         rich_markup_mode=None,
         help="The verbs as a module for Valkey: build it, find it.",
+        epilog="Example: echomq-worker native build",
     )
     app.command("build", epilog="Example: echomq-worker native build --to /usr/local/lib/valkey")(build)
     app.command("path", epilog='Example: valkey-server --loadmodule "$(echomq-worker native path)"')(path)
@@ -42,7 +44,9 @@ def build(
 
     if to == "":
         raise ConfigError("--to='': expected a folder")
-    say(str(built_in(None if to is None else Path(to))))
+    with progress_bar("native build", counted=False):
+        made = built_in(None if to is None else Path(to))
+    say(str(made))
 
 
 def path() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from echomq_worker.cli import Exit
+from echomq_worker.cli.bar import progress_bar
 from echomq_worker.cli.common import (
     AsJson,
     Queue,
@@ -26,7 +27,6 @@ from echomq_worker.cli.common import (
     prepared,
     print_lines,
     print_table,
-    progress_bar,
     run_async,
     say,
     settings_for,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 def queue_app() -> typer.Typer:
     """The commands of `queue`."""
-    app = typer.Typer(help="Queues.", no_args_is_help=False)
+    app = typer.Typer(help="Queues.", epilog="Example: echomq-worker queue stats emails", no_args_is_help=False)
     app.callback()(lambda: None)
     app.command("stats", epilog="Example: echomq-worker queue stats emails reports --json")(stats)
     app.command("list", epilog="Example: echomq-worker queue list")(list_queues)
@@ -78,7 +78,12 @@ def stats(
 
         async with connected(settings) as connector:
             metrics = Metrics(connector)
-            return [(name, await metrics.stats(name)) for name in queues]
+            rows: list[tuple[str, Stats]] = []
+            with progress_bar("queues") as bar:
+                for name in queues:
+                    rows.append((name, await metrics.stats(name)))
+                    bar(len(rows), len(queues))
+            return rows
 
     found = run_async(ask())
     if as_json:
@@ -235,7 +240,9 @@ def obliterate(
     yes: Yes = False,
     url: Url = None,
 ) -> None:
-    """Delete a paused queue whole. Every job, repeats, limits and counts: no key of it is left."""
+    """Delete a paused queue whole. Every job, repeats, limits and counts: no key of it is left. One that is not paused,
+    or has jobs in hand without --force, is refused: exit code 1.
+    """
     settings = prepared(url, queue)
     can_ask(yes=yes)
     counts = run_async(_counts(settings, queue))

@@ -38,7 +38,9 @@ Update = Annotated[bool, typer.Option("--update", help="Replace what differs, wh
 
 def repeat_app() -> typer.Typer:
     """The commands of `repeat`."""
-    app = typer.Typer(help="Jobs that recur.", no_args_is_help=False)
+    app = typer.Typer(
+        help="Jobs that recur.", epilog="Example: echomq-worker repeat list reports", no_args_is_help=False
+    )
     app.callback()(lambda: None)
     app.command("add", epilog="Example: echomq-worker repeat add reports daily 86400000 '{}'")(add)
     app.command(

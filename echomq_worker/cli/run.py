@@ -40,7 +40,10 @@ Queues = Annotated[
 Concurrency = Annotated[
     int | None,
     typer.Option(
-        "--concurrency", metavar="N", help="Jobs at a time, where the handler does not say.", show_default=False
+        "--concurrency",
+        metavar="N",
+        help="Jobs at a time, where the handler does not say (ECHOMQ_CONCURRENCY).",
+        show_default=False,
     ),
 ]
 Burst = Annotated[bool, typer.Option("--burst", help="Work until nothing is left, then exit.")]
@@ -61,11 +64,16 @@ Reload = Annotated[
     bool, typer.Option("--reload/--no-reload", help="Start again when a Python file below this directory changes.")
 ]
 LogFormat = Annotated[
-    str | None, typer.Option("--log-format", metavar="FORMAT", help="auto, console or json.", show_default=False)
+    str | None,
+    typer.Option(
+        "--log-format", metavar="FORMAT", help="auto, console or json (ECHOMQ_LOG_FORMAT).", show_default=False
+    ),
 ]
 LogLevel = Annotated[
     str | None,
-    typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.", show_default=False),
+    typer.Option(
+        "--log-level", metavar="LEVEL", help="debug, info, warning or error (ECHOMQ_LOG_LEVEL).", show_default=False
+    ),
 ]
 
 

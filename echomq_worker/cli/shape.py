@@ -16,13 +16,21 @@ from echomq_worker.cli.run import run
 # What typer raises for a wrong command line; which package it comes from depends on typer's version.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
+_EPILOG = "\n\n".join(
+    (
+        "Example: echomq-worker run app:worker",
+        "ECHOMQ_URL, such as redis://localhost:6379/0, is the server.",
+        "\b\n" + "\n".join(("Exit codes:", *(f"  {code.value:3}  {code.means}" for code in Exit))),
+    )
+)
+
 
 def bare_app() -> typer.Typer:
     """The root, without a command."""
     app = typer.Typer(
         name="echomq-worker",
         help="A worker for EchoMQ job queues on Valkey.",
-        epilog="ECHOMQ_URL, such as redis://localhost:6379/0, is the server.",
+        epilog=_EPILOG,
         add_completion=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from echomq_worker.cli.bar import progress_bar
 from echomq_worker.cli.common import (
     AsJson,
     Queue,
@@ -52,7 +53,8 @@ def stalled(
         from echomq_worker.stalled import Stalled
 
         async with connected(settings) as connector:
-            return await Stalled(connector).check(queue, max_stalled, limit)
+            with progress_bar(f"stalled {queue}", counted=False):
+                return await Stalled(connector).check(queue, max_stalled, limit)
 
     swept = run_async(ask())
     rows = [(id, "pending") for id in swept.recovered] + [(id, "dead") for id in swept.dead]

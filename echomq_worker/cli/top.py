@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from echomq_worker.cli.common import AsJson, Url, connected, prepared, print_json, progress_bar, run_async
+from echomq_worker.cli.bar import progress_bar
+from echomq_worker.cli.common import AsJson, Url, connected, prepared, print_json, run_async
 from echomq_worker.errors import ConfigError, ServerError, WireError
 
 if TYPE_CHECKING:

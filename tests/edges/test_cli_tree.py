@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import pytest
-from typer.main import get_command
 
-from echomq_worker.cli import main
-from echomq_worker.cli.app import make_app
+from echomq_worker.cli import Exit, main
 from tests.edges.test_cli_asking import FULL
 from tests.support.cli import ID, Cli, Keyspace, cli, keyspace
+from tests.support.cli_reference import commands, groups, parameters, tree, variable_of
 from tests.support.plain import GROUP, QUEUE
 
 __all__ = ["cli", "keyspace"]
@@ -127,30 +125,6 @@ def one_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("echomq_worker.cli.app.typer.main.get_command", lambda _app: tree())
 
 
-@cache
-def tree() -> Any:
-    """The root of the commands."""
-    return get_command(make_app())
-
-
-def leaves() -> dict[str, Any]:
-    """Every command by its words."""
-
-    def below(group: Any, words: str) -> Iterator[tuple[str, Any]]:
-        for name, command in group.commands.items():
-            if hasattr(command, "commands"):
-                yield from below(command, f"{words}{name} ")
-            else:
-                yield f"{words}{name}", command
-
-    return dict(below(tree(), ""))
-
-
-def groups() -> list[str]:
-    """Every group of commands, the root as ''."""
-    return ["", *sorted({name.split()[0] for name in leaves() if " " in name})]
-
-
 def values_of(command: Any) -> list[Any]:
     """Its parameters that take a value."""
     return [one for one in command.params if one.metavar and not one.hidden]
@@ -182,9 +156,9 @@ def wrong_lines(name: str, command: Any) -> Iterator[tuple[str, ...]]:
 
 def test_every_command_is_tried() -> None:
     """A command that is new needs a right line above, and a value of a new kind a wrong one."""
-    assert sorted(leaves()) == sorted(RIGHT)
+    assert sorted(commands()) == sorted(RIGHT)
     known = {*WRONG, *FREE}
-    for name, command in leaves().items():
+    for name, command in commands().items():
         assert {one.metavar for one in values_of(command)} <= known, name
 
 
@@ -194,7 +168,7 @@ def test_what_it_cannot_use_is_2_in_one_line_and_changes_nothing(cli: Cli, keysp
     keyspace.put(FULL)
     before = keyspace.dump()
 
-    for line in wrong_lines(name, leaves()[name]):
+    for line in wrong_lines(name, commands()[name]):
         code, out, err = cli(*line)
         assert (code, out, err.count("\n"), err[:15]) == (2, "", 1, "echomq-worker: "), (line, code, out, err)
         assert keyspace.dump() == before, line
@@ -209,14 +183,38 @@ def test_its_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) 
     assert re.search(rf"Examples?: .*\bechomq-worker {name}\b", text), text
 
 
-@pytest.mark.parametrize("group", groups())
+@pytest.mark.parametrize("group", list(groups()))
+def test_the_help_of_a_group_has_an_example(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A whole line with one of its commands; the root says what exit codes mean, too."""
+    assert main([*group.split(), "--help"]) == 0
+
+    text = capsys.readouterr().out
+    (example,) = re.findall(r"Example: echomq-worker (.*)", text)
+    assert example.startswith(tuple(name for name in commands() if name.startswith(group)))
+    assert group or [code for code in Exit if f"{code.value:3}  {code.means}\n" not in text] == []
+
+
+def test_an_option_that_is_a_setting_names_its_variable() -> None:
+    """Whoever reads the help knows what to put into the environment in its place."""
+    named = [
+        (name, one.opts[0], wanted, wanted in (one.help or ""))
+        for name, command in commands().items()
+        for one in parameters(command)
+        if (wanted := variable_of(name, one)) is not None
+    ]
+
+    assert len(named) > len(commands()) / 2
+    assert [one for one in named if not one[3]] == []
+
+
+@pytest.mark.parametrize("group", list(groups()))
 def test_no_summary_is_cut(group: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """On 80 columns each is one whole sentence."""
     monkeypatch.setenv("COLUMNS", "80")
     assert main([*group.split(), "--help"]) == 0
 
     text = capsys.readouterr().out
-    names = {name.removeprefix(group).split()[0] for name in leaves() if name.startswith(group)}
+    names = {name.removeprefix(group).split()[0] for name in commands() if name.startswith(group)}
     said = text[text.index("Commands:") :].split("\n\n")[0].splitlines()[1:]
     assert {line.split()[0] for line in said} == names
     assert [line for line in said if not line.endswith(".") or line.endswith("...")] == []

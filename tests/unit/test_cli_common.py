@@ -1,4 +1,4 @@
-"""What the commands share: tables and bars on a terminal, questions, numbers, moments."""
+"""What the commands share: tables on a terminal, questions, numbers, moments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 import typer
 
 from echomq_worker.cli.common import (
-    Bar,
     can_ask,
     confirm,
     moment,
@@ -19,7 +18,6 @@ from echomq_worker.cli.common import (
     prepared,
     print_lines,
     print_table,
-    progress_bar,
     yes_no,
 )
 from echomq_worker.errors import ConfigError, InvalidQueueName
@@ -72,32 +70,6 @@ def test_lines_of_json(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert [json.loads(line) for line in out.splitlines()] == [{"a": "ü"}, [1]]
     assert out.isascii()
-
-
-def test_a_bar_comes_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is over sooner leaves the screen alone; then it counts."""
-    errors, now = terminal(monkeypatch, "stderr"), 100.0
-    monkeypatch.setattr("echomq_worker.cli.common.time.monotonic", lambda: now)
-    with progress_bar("drain emails") as bar:
-        bar(1, 10)
-        assert errors.getvalue() == ""
-        now = 101.5
-        bar(2, 10)
-        bar(5, 10)
-
-    assert "drain emails" in errors.getvalue()
-    assert "10" in errors.getvalue()
-
-
-def test_no_bar_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logs and pipes get none, however long it takes."""
-    bar = Bar("x")
-    monkeypatch.setattr("echomq_worker.cli.common.time.monotonic", lambda: 1e9)
-
-    bar(1, 10)
-    bar.close()
-
-    assert capsys.readouterr().err == ""
 
 
 def test_yes_asks_nobody() -> None:

@@ -24,7 +24,7 @@ def jobs_of(path: Path, *, envelopes: bool = False, template: New = PLAIN) -> li
     with open_jobs(str(path), envelopes=envelopes, template=template) as jobs:
         jobs.check()
         found = list(jobs.read())
-        jobs.advance(len(found))
+        assert jobs.total == len(found)
     return found
 
 
@@ -193,27 +193,6 @@ def test_standard_input_can_be_read_twice(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"1\n2\n")))
 
     assert [job.payload for _, job in jobs_of(Path("-"))] == [b"1", b"2"]
-
-
-def test_a_terminal_sees_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal progress is drawn on stderr, and taken away at the end."""
-
-    class Terminal(io.StringIO):
-        """A stream that says it is a terminal."""
-
-        def isatty(self) -> bool:
-            """Yes."""
-            return True
-
-    screen = Terminal()
-    monkeypatch.setattr("sys.stderr", screen)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "300")
-    path = tmp_path / "jobs.jsonl"
-    path.write_text("1\n" * 2_500)
-
-    assert len(jobs_of(path)) == 2_500
-    assert "jobs.json" in screen.getvalue()
 
 
 def test_a_lane_is_named_by_its_id_or_by_any_text() -> None:

@@ -1,6 +1,6 @@
 """The design pages cannot rot where a machine can tell: tables made of headers, names that must exist, links.
 
-`python -m tests.unit.test_docs` writes the generated parts of docs/protocol.md and docs/design.md anew.
+`python -m tests.unit.test_docs` writes the generated parts of the pages anew, references of commands and settings too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from echomq_worker.keyspace import Keys
 from echomq_worker.probes.instruments import INSTRUMENTS
 from echomq_worker.rows import _FIELDS
 from echomq_worker.script import Script, scripts
-from tests.support import keyspace
+from tests.support import cli_reference, keyspace, settings_reference
 
 PROJECT = Path(__file__).resolve().parents[2]
 DOCS = PROJECT / "docs"
@@ -140,6 +140,10 @@ GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "layers": ("design.md", layers),
     "metrics": ("metrics.md", instruments),
     "users": ("acl.md", users),
+    "commands": ("cli.md", cli_reference.overview),
+    "exit codes": ("cli.md", cli_reference.exit_codes),
+    "reference": ("cli.md", cli_reference.reference),
+    "settings": ("settings.md", settings_reference.table),
     "scenarios": ("conformance.md", contracts),
 }
 
