@@ -41,7 +41,7 @@ class Cancel:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    async def request(self, queue: str, id: str, reason: str) -> Answer:
+    async def request(self, queue: str, id: str, reason: str = "by request") -> Answer:
         """Ask for the end of a job; `reason` becomes a part of its `last_error`, on one line of at most 989 characters.
 
         Asked again, an active job keeps the last reason on its row; its handler has the first one. Raises

@@ -258,16 +258,6 @@ def filled_by(
     return [(parameter, kind and kind.value) for parameter, kind in zip(found, kinds, strict=True)]
 
 
-def yielded_type(lifespan: Callable[..., Any]) -> object:
-    """The type that an async generator function (also a decorated context manager) says it yields, else None."""
-    try:
-        annotation = typing.get_type_hints(inspect.unwrap(lifespan)).get("return")
-    except Exception:  # noqa: BLE001 - an annotation is any expression; without it the state is asked for by name
-        return None
-    arguments = typing.get_args(annotation)
-    return arguments[0] if arguments else None
-
-
 def _plan(
     function: Callable[..., Any], core: Callable[..., Any], where: str, state_type: object, *, batch: bool
 ) -> list[tuple[inspect.Parameter, _Fill | None]]:
@@ -289,7 +279,8 @@ def _plan(
     if len(candidates) > 1:
         raise ConfigError(
             f"{where}: parameters {', '.join(one.name for one in candidates)}: expected one of them, for the payload, "
-            "beside the job and the state (`state`, or the type yielded by a lifespan that is known before)"
+            "beside the job and the state (`state`, or the type yielded by a lifespan that is known before); several "
+            "values are one model, dataclass or TypedDict"
         )
     fills.update({one.name: _Fill.PAYLOAD for one in candidates})
     return [(parameter, fills[parameter.name]) for parameter in parameters]

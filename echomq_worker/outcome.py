@@ -7,7 +7,8 @@ cancelled job ends dead with `last_error` = `cancelled: <reason>`, without a ret
 - an exception of `no_retry` (also inside an exception group): Bury. Any other, also SystemExit, KeyboardInterrupt and
   GeneratorExit (a handler does not end the worker): RetryLater. A group of one counts as that one.
 - a cancellation that nobody asked for, such as that of a task which the handler awaited: RetryLater.
-- its time was up and the cancellation came through: RetryLater, `timeout after N ms`, whatever `no_retry` says.
+- its time was up and the cancellation came through: RetryLater, `timeout after N ms`; Bury where `no_retry` has
+  TimeoutError, or a base of it.
 - somebody asked for its end: Complete when it returns; whatever it raises, Bury with `cancelled: <reason>`.
 - the lease is lost: Abandoned, whatever it did. At shutdown: what it returned and how it steered counts, anything else
   is Abandoned.
@@ -101,7 +102,8 @@ class Judge:
                 return Abandoned(SHUTDOWN)
         job.exception = exc
         if mark is not None and mark.reason == TIMEOUT and ends:
-            return RetryLater(self._delay_ms(job), f"timeout after {self._limits.timeout_ms} ms")
+            late = f"timeout after {self._limits.timeout_ms} ms"
+            return Bury(late) if self._final(TimeoutError()) else RetryLater(self._delay_ms(job), late)
         try:
             return self._verdict(job, leaf)
         except Exception:  # noqa: BLE001 - a subclass of Retry that never called ours, a class that cannot be asked
@@ -117,9 +119,12 @@ class Judge:
                 return Bury(_reason(exc))
             case PayloadRefused():
                 return Bury(describe(exc.__cause__ or exc))
-        if self._no_retry and _holds(exc, self._no_retry):
+        if self._final(exc):
             return Bury(describe(exc))
         return RetryLater(self._delay_ms(job), describe(exc))
+
+    def _final(self, exc: BaseException) -> bool:
+        return bool(self._no_retry) and _holds(exc, self._no_retry)
 
     def _delay_ms(self, job: Job) -> int:
         retry = self._limits.retry

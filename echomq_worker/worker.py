@@ -7,16 +7,17 @@ environment or opened before `run`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
-from typing import Any, TypeVar
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
 from echomq_worker.backoff import Policy
 from echomq_worker.clock import Clock, SystemClock
 from echomq_worker.errors import ConfigError
-from echomq_worker.handlers import Bound, Handlers, yielded_type
+from echomq_worker.handlers import Bound, Handlers
 from echomq_worker.hooks import Hook
+from echomq_worker.lifespan import Lifespan, Manager, yielded_type
 from echomq_worker.logs import get_logger
 from echomq_worker.observers import Observer
 from echomq_worker.readiness import Readiness
@@ -25,10 +26,12 @@ from echomq_worker.settings import Settings, load_settings
 from echomq_worker.tracer import Tracing
 from echomq_worker.twins import COMMANDS
 
+if TYPE_CHECKING:
+    from echomq_worker.lifespan import Function
+
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=Observer)
 Called = Callable[..., Any]
-Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 
 class Worker:
@@ -124,16 +127,19 @@ class Worker:
             lease_ms=lease_ms,
         )
 
-    def lifespan(self, function: Callable[[], AsyncIterator[Any]] | Lifespan) -> Lifespan:
+    def lifespan(self, function: Function) -> Callable[..., Manager]:
         """What handlers share: an async generator that yields once, or an async context manager. Entered before the
         first claim, left after the last verdict. Register it before the handlers that ask for what it yields by type.
+
+        It may have one parameter, annotated `Connector` or named `connector`: a connection of its own to the server of
+        the run, for what handlers enqueue and what is registered at the start; for plain functions annotated
+        `sync.Connector`. Raises ConfigError.
         """
         if self._lifespan is not None:
             raise ConfigError("lifespan: there is one already, expected one per worker")
+        self._lifespan = Lifespan.of(function)
         self.handlers.state_type = yielded_type(function)
-        made: Any = function
-        self._lifespan = made if hasattr(function, "__wrapped__") else asynccontextmanager(made)
-        return self._lifespan
+        return self._lifespan.make
 
     def observe(self, function: H) -> H:
         """Tell `function` what becomes of jobs, and of the worker: values of `observers` (Started, Completed, …), one
@@ -221,21 +227,21 @@ class Worker:
         )
         try:
             if self._running.probe is None:
-                return await self._served(self._running, burst=burst, signals=signals)
+                return await self._served(self._running, settings, burst=burst, signals=signals)
             from echomq_worker.probes.answering import answering
 
             async with answering(self._running.probe, http=settings.http, reports=reports):
-                return await self._served(self._running, burst=burst, signals=signals)
+                return await self._served(self._running, settings, burst=burst, signals=signals)
         finally:
             self._running = None
 
-    async def _served(self, running: Run, *, burst: bool, signals: bool) -> Report:
+    async def _served(self, running: Run, settings: Settings, *, burst: bool, signals: bool) -> Report:
         # A stop while it still connects, or enters the lifespan, ends it there: nothing is claimed by then.
         with anyio.CancelScope() as starting:
             running.starting(starting)
             try:
                 await running.connector.open()
-                async with self.entered() as state:
+                async with self.entered(settings) as state:
                     running.starting(None)
                     return await running.run(state, burst=burst, signals=signals)
             finally:
@@ -257,19 +263,23 @@ class Worker:
     @contextmanager
     def override_lifespan(self, state: object) -> Iterator[None]:
         """For tests: while the block lasts, handlers share `state`, and the lifespan is not entered."""
-        before, self._lifespan = self._lifespan, lambda: nullcontext(state)
+        before, self._lifespan = self._lifespan, Lifespan.yielding(state)
         try:
             yield
         finally:
             self._lifespan = before
 
     @asynccontextmanager
-    async def entered(self) -> AsyncIterator[Any]:
-        """The lifespan, for the length of a block; what it yields, None where there is none."""
+    async def entered(self, settings: Settings | None = None) -> AsyncIterator[Any]:
+        """The lifespan, for the length of a block; what it yields, None where there is none. `settings`: where its
+        connector goes, instead of the worker's own, or the environment's.
+        """
         if self._lifespan is None:
             yield None
             return
-        async with self._lifespan() as state:
+        async with self._lifespan.entered(
+            lambda: settings or self._settings or load_settings(), f"{self._name}-lifespan"
+        ) as state:
             yield state
 
     def _chosen(self, queues: Sequence[str], settings: Settings) -> list[Bound]:

@@ -1,6 +1,7 @@
 """A Django project in one file that enqueues: synchronous, after the transaction, from any number of processes.
 
 export ECHOMQ_URL=redis://localhost:6379/0
+pip install django
 python examples/django_producer.py runserver
 curl localhost:8000/emails -d '{"to": "ada@example.com", "subject": "Hello"}'
 echomq-worker run examples.two_queues:worker

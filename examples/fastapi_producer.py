@@ -1,6 +1,7 @@
 """A FastAPI application that enqueues: one connection for its whole life, ids that make a request safe to repeat.
 
 export ECHOMQ_URL=redis://localhost:6379/0
+pip install fastapi uvicorn
 uvicorn examples.fastapi_producer:app
 curl localhost:8000/emails -H 'Content-Type: application/json' -d '{"to": "ada@example.com", "subject": "Hello"}'
 echomq-worker run examples.two_queues:worker
@@ -51,7 +52,7 @@ app = FastAPI(lifespan=lifespan)
 
 @app.post("/emails", status_code=202)
 async def send(email: Email, jobs: Annotated[Jobs, Depends(shared_jobs)]) -> dict[str, str | bool]:
-    """Admit a mail. The same mail within an hour is the same job."""
+    """Admit a mail. While one to the same address waits or runs, for an hour at most, it is the same job."""
     try:
         receipt = await jobs.enqueue("emails", email, dedup=f"mail-{email.to}", dedup_ttl_ms=3_600_000)
     except WireError:

@@ -2,8 +2,8 @@
 
 export ECHOMQ_URL=redis://localhost:6379/0
 python examples/tenants.py                        # a thousand jobs of one tenant, then a few of two others
+echomq-worker lane list reports                   # which lane has how many, its limit and weight
 echomq-worker run examples.tenants:worker         # the few do not wait for the thousand
-echomq-worker queue stats reports                 # which lane has how many
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from typer.main import get_command
@@ -21,7 +20,6 @@ from typer.main import get_command
 import echomq_worker
 from echomq_worker import Worker, sync, testing
 from echomq_worker.cli.app import make_app
-from echomq_worker.connector import connect
 from echomq_worker.jobs import Jobs
 from echomq_worker.repeat import Repeat
 from echomq_worker.settings import Settings
@@ -108,7 +106,7 @@ def test_the_api_page_has_every_public_name() -> None:
 
 @pytest.mark.parametrize("name", here())
 def test_what_the_page_maps_to_exists(name: str) -> None:
-    """Whatever somebody who comes from arq, celery or rq is sent to is there."""
+    """Whatever somebody who comes from arq, celery, rq or dramatiq is sent to is there."""
     assert exists(name)
 
 
@@ -125,25 +123,6 @@ def test_a_name_that_is_not_there_is_noticed() -> None:
     )
 
     assert [name for name in wrong if exists(name)] == []
-
-
-async def test_the_application_that_was_moved_runs(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What the page makes of an arq application: a mail with its default, the digest, its calendar registered."""
-    (source,) = [text for language, text in blocks("coming-from.md") if language == "python"]
-    moved = ModuleType("mails")
-    exec(compile(source, "mails.py", "exec", dont_inherit=True), moved.__dict__)  # noqa: S102 - the page is ours
-
-    await moved.register(url)
-    async with connect(url) as connector:
-        jobs = Jobs(connector)
-        await jobs.enqueue("mails", {"to": "ada@example.com"})
-        await jobs.enqueue("digests", {})
-        report = await testing.run_until_idle(moved.worker, url=url)
-        registered = [(record.name, record.cron) for record in await Repeat(connector).list("digests")]
-
-    assert report.completed == 2
-    assert registered == [("daily", "0 6 * * *")]
-    assert "smtp.example.com: Hello to ada@example.com" in capsys.readouterr().out
 
 
 def follow(line: str, folder: Path, url: str, cli: Cli) -> str:

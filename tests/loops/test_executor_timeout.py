@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
+from typing import Any
 
 import anyio
+import pytest
 
 from echomq_worker.job import TIMEOUT, Job
-from echomq_worker.verdict import Complete, RetryLater
+from echomq_worker.verdict import Bury, Complete, RetryLater
 from tests.support.executing import a_job, executor, outcome_of
 
 
 async def test_a_timeout_cancels_the_handler_and_is_a_retry() -> None:
-    """The handler sees the cancellation and why; the verdict says how long it had. no_retry does not look at it."""
+    """The handler sees the cancellation and why; the verdict says how long it had. no_retry of others is not asked."""
     seen: list[object] = []
 
     async def handler(job: Job) -> None:
@@ -25,11 +28,27 @@ async def test_a_timeout_cancels_the_handler_and_is_a_retry() -> None:
             raise
 
     job = a_job()
-    outcome = await outcome_of(handler, job, timeout_ms=20, no_retry=BaseException)
+    outcome = await outcome_of(handler, job, timeout_ms=20, no_retry=ValueError)
 
     assert outcome == RetryLater(1_000, "timeout after 20 ms")
     assert seen == [TIMEOUT]
     assert isinstance(job.exception, asyncio.CancelledError)
+
+
+@pytest.mark.parametrize("no_retry", [TimeoutError, (ValueError, Exception)])
+async def test_a_timeout_may_be_final(no_retry: Any) -> None:
+    """To `no_retry` a timeout is a TimeoutError, as if the handler had raised it: dead at once, with the same words."""
+
+    async def on_the_loop(job: Job) -> None:
+        await asyncio.Event().wait()
+
+    def in_a_thread(job: Job) -> None:
+        while True:
+            job.check_cancelled()
+            time.sleep(0.001)
+
+    for handler in (on_the_loop, in_a_thread):
+        assert await outcome_of(handler, timeout_ms=20, no_retry=no_retry) == Bury("timeout after 20 ms")
 
 
 async def test_each_of_many_jobs_has_its_own_time() -> None:

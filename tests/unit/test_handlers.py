@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -13,7 +12,7 @@ from typing_extensions import TypedDict
 
 from echomq_worker.backoff import Exponential, Fixed, Jitter
 from echomq_worker.errors import ConfigError, EchoMQError, InvalidArgument, InvalidQueueName
-from echomq_worker.handlers import Handlers, PayloadRefused, yielded_type
+from echomq_worker.handlers import Handlers, PayloadRefused
 from echomq_worker.job import Job
 from echomq_worker.options import Limits, Options
 from tests.support.executing import bound
@@ -211,21 +210,3 @@ def test_no_retry_takes_one_class_or_several() -> None:
 def test_errors_share_the_package_s_root() -> None:
     """A caller that catches the root catches them all."""
     assert all(issubclass(one, EchoMQError) for one in (ConfigError, InvalidArgument, InvalidQueueName, PayloadRefused))
-
-
-def test_the_type_that_a_lifespan_yields() -> None:
-    """From an async generator, also under the decorator of a context manager; None where it does not say."""
-
-    async def generator() -> AsyncIterator[Resources]:
-        yield Resources()
-
-    async def silent():  # type: ignore[no-untyped-def]  # noqa: ANN202 - that is the point
-        yield 1
-
-    async def unknown() -> AsyncIterator[OnlyForTheChecker]:
-        yield cast("Any", None)
-
-    assert yielded_type(generator) is Resources
-    assert yielded_type(asynccontextmanager(generator)) is Resources
-    assert yielded_type(silent) is None
-    assert yielded_type(unknown) is None

@@ -1,0 +1,101 @@
+"""A lifespan that takes a connector: what an application does with the worker's server at its start and in handlers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+from redis.asyncio import Redis
+
+from echomq_worker import Connector, Jobs, Repeat, Worker, sync, testing
+from echomq_worker.connector import connect
+from tests.support.running import quick, running
+from tests.support.waiting import wait_until
+
+
+@dataclass
+class Shared:
+    """What handlers share."""
+
+    jobs: Jobs
+
+
+def application() -> tuple[Worker, list[str]]:
+    """A worker that registers a repeat when it starts, and whose handler enqueues; what its last handler was given."""
+    worker, seen = Worker(), list[str]()
+
+    @worker.lifespan
+    async def shared(connector: Connector) -> AsyncIterator[Shared]:
+        await Repeat(connector).register("first", "once-a-day", 86_400_000, "repeated")
+        yield Shared(Jobs(connector))
+
+    @worker.handler("first")
+    async def pass_on(text: str, shared: Shared) -> None:
+        await shared.jobs.enqueue("second", text)
+
+    @worker.handler("second")
+    async def note(text: str) -> None:
+        seen.append(text)
+
+    return worker, seen
+
+
+async def test_the_connector_goes_where_the_worker_was_told(
+    url: str, raw: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the settings of the run, whatever the environment says; it is of its own, and closed with the worker."""
+    monkeypatch.setenv("ECHOMQ_URL", "redis://localhost:1/0")
+    worker, seen = application()
+
+    async with connect(url) as connector, running(worker, url):
+        await Jobs(connector).enqueue("first", "enqueued")
+        await wait_until(lambda: len(seen) == 2, "both jobs were passed on")
+        assert "echomq-worker-lifespan" in {client["name"] for client in await raw.client_list()}
+
+    assert sorted(seen) == ["enqueued", "repeated"]
+    assert "echomq-worker-lifespan" not in {client["name"] for client in await raw.client_list()}
+
+
+async def test_plain_functions_have_theirs(url: str, raw: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Annotated `sync.Connector` it is one for threads, to the same server, closed with the worker."""
+    monkeypatch.delenv("ECHOMQ_URL", raising=False)
+    worker, seen = Worker(), list[str]()
+
+    @worker.lifespan
+    async def shared(connector: sync.Connector) -> AsyncIterator[sync.Jobs]:
+        yield sync.Jobs(connector)
+
+    @worker.handler("first")
+    def pass_on(text: str, jobs: sync.Jobs) -> None:
+        jobs.enqueue("second", text)
+
+    @worker.handler("second")
+    def note(text: str) -> None:
+        seen.append(text)
+
+    async with connect(url) as connector, running(worker, url):
+        await Jobs(connector).enqueue("first", "enqueued")
+        await wait_until(lambda: seen == ["enqueued"], "the job was passed on")
+
+    assert "echomq-worker-lifespan" not in {client["name"] for client in await raw.client_list()}
+
+
+async def test_a_handler_that_is_called_as_a_function_has_it_too(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`call_handler` enters the lifespan, over the server of the environment, as the fixtures set it."""
+    monkeypatch.setenv("ECHOMQ_URL", url)
+    worker, _ = application()
+
+    await testing.call_handler(worker, testing.make_job("called", queue="first"))
+
+    async with connect(url) as connector:
+        assert (await Jobs(connector).counts("second")).pending == 1
+
+
+async def test_a_state_of_the_test_needs_no_server() -> None:
+    """Where the lifespan is overridden nobody connects."""
+    worker, _ = application()
+
+    with worker.override_lifespan("instead"):
+        async with worker.entered(quick("redis://localhost:1/0")) as state:
+            assert state == "instead"
