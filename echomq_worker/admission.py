@@ -12,7 +12,7 @@ from echomq_worker.codec import encode
 from echomq_worker.connector import Wire
 from echomq_worker.errors import InvalidArgument, KindRefused
 from echomq_worker.guards import decimal, integer
-from echomq_worker.identity import Mint, check_id
+from echomq_worker.identity import Mint, check_group, check_id
 from echomq_worker.keyspace import Keys, check_name
 from echomq_worker.rows import Receipt
 from echomq_worker.script import Call, evaluate
@@ -58,7 +58,7 @@ def row_of(item: object | New, mint: Mint) -> Row:
 
 def terms_of(item: New) -> tuple[str, str, str, str, str, str]:
     """What an item has beside id and payload, checked. Raises InvalidId, InvalidArgument."""
-    group = "" if item.group is None else check_id(item.group)
+    group = "" if item.group is None else check_group(item.group)
     mode, value = _moment("in_ms", item.in_ms, "at_ms", item.at_ms)
     return (group, mode, value, *_dedup(item), _expires(item))
 

@@ -16,7 +16,7 @@ from echomq_worker.children import LEVELS, Branch, Dependencies
 from echomq_worker.codec import encode
 from echomq_worker.connector import Wire
 from echomq_worker.errors import InvalidArgument, KindRefused, StateRefused
-from echomq_worker.identity import JOB, Mint, check_id, default_mint
+from echomq_worker.identity import JOB, Mint, check_group, check_id, default_mint
 from echomq_worker.keyspace import Keys
 from echomq_worker.outbox import BATCH as OUTBOX_BATCH
 from echomq_worker.outbox import Delivery, Policy, deliver, parse_entry, telling
@@ -217,7 +217,7 @@ def _place(node: Node, parent: _Placed | None, mint: Mint) -> _Placed:
     if node.policy not in {"fp", "id"}:
         raise InvalidArgument(f"flow: policy {ascii(node.policy)[:20]}: expected 'fp' or 'id'")
     if node.group is not None:
-        check_id(node.group)
+        check_group(node.group)
     id = mint.next() if node.id is None else check_id(node.id)
     if not id.startswith(JOB):
         raise KindRefused(f"EMQKIND job id must be JOB-namespaced: {id}")

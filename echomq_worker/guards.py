@@ -17,7 +17,8 @@ TEXT_BYTES = 1024 * 1024
 def integer(name: str, value: object, *, at_least: int | None = None, at_most: int | None = None) -> int:
     """The value itself when it is an integer within the bounds that are given; InvalidArgument when not."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidArgument(f"{name} of type {type(value).__name__}: expected an integer")
+        unit = " of ms since 1970" if name.endswith("at_ms") else " of milliseconds" if name.endswith("_ms") else ""
+        raise InvalidArgument(f"{name} of type {type(value).__name__}: expected an integer{unit}")
     if at_least is not None and value < at_least:
         raise InvalidArgument(f"{name} {shown(value)}: expected {at_least} or more")
     if at_most is not None and value > at_most:

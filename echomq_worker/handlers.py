@@ -35,6 +35,7 @@ from echomq_worker.options import Options
 F = TypeVar("F", bound=Callable[..., Any])
 
 # A lifespan may yield one of these, but a payload may be one as well: such a state is asked for by name.
+_STATE = "the state (`state`, or the type yielded by a lifespan that is known before)"
 _JSON_TYPES = (dict, list, str, int, float, bool, bytes, tuple, type(None), object, Any)
 
 
@@ -267,19 +268,16 @@ def _plan(
     open_ = [parameter for parameter in parameters if fills[parameter.name] is None]
     candidates = [one for one in open_ if one.default is one.empty]
     if batch and candidates:
-        raise ConfigError(
-            f"{where}: parameter {candidates[0].name}: expected list[Job], or the state (`state`, or the type yielded "
-            "by a lifespan that is known before)"
-        )
+        raise ConfigError(f"{where}: parameter {candidates[0].name}: expected list[Job], or {_STATE}")
     if batch:
         return [(parameter, fills[parameter.name]) for parameter in parameters]
     if not candidates:
         given = _given(function)
         candidates = [one for one in open_ if one.annotation is not one.empty and one.name not in given]
     if len(candidates) > 1:
+        named = ", ".join(one.name for one in candidates)
         raise ConfigError(
-            f"{where}: parameters {', '.join(one.name for one in candidates)}: expected one of them, for the payload, "
-            "beside the job and the state (`state`, or the type yielded by a lifespan that is known before); several "
+            f"{where}: parameters {named}: expected one of them, for the payload, beside the job and {_STATE}; several "
             "values are one model, dataclass or TypedDict"
         )
     fills.update({one.name: _Fill.PAYLOAD for one in candidates})
@@ -321,6 +319,8 @@ def _parameters(function: Callable[..., Any], where: str) -> list[inspect.Parame
     for parameter in parameters:
         if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
             raise ConfigError(f"{where}: parameter {parameter}: expected parameters with names of their own")
+        if parameter.name == "self":
+            raise ConfigError(f"{where}: it is a method without its object, expected a function or an object's method")
     return parameters
 
 

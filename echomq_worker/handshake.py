@@ -26,6 +26,8 @@ from echomq_worker.keyspace import FENCE_KEY
 from echomq_worker.sentinel import Ask, Named, find_primary
 
 _CREDENTIALS: Final = frozenset({"NOAUTH", "NOPERM", "WRONGPASS"})
+# Who may read the fence and not write it, on a server that has none.
+_NO_FENCE: Final = "; there is none yet: connect once as an operator"
 
 
 class Asked(Protocol):
@@ -156,7 +158,7 @@ async def _pass_fence(link: Asked, endpoint: Endpoint, wire_version: str, reply:
     if found is None:
         written, again = await _ask(link, endpoint, [("SET", FENCE_KEY, wire_version, "NX"), ("GET", FENCE_KEY)])
         if isinstance(written, EchoMQError):
-            fence_value(written, endpoint.safe, wire_version)
+            fence_value(written, endpoint.safe, wire_version, also=_NO_FENCE)
         found = fence_value(again, endpoint.safe, wire_version)
     if found != wire_version:
         raise FenceRefused(wire_version, found or "nothing")
@@ -192,8 +194,9 @@ def _refuse_handshake(command: str, reply: EchoMQError, endpoint: Endpoint) -> N
         raise ConfigError(f"{endpoint.safe}: database {endpoint.db} cannot be selected: {reply}") from None
 
 
-def fence_value(reply: object, safe: str, wire_version: str) -> str | None:
-    """What a reply to GET of the fence says: the deployment's version, None where it has none yet.
+def fence_value(reply: object, safe: str, wire_version: str, *, also: str = "") -> str | None:
+    """What a reply to GET of the fence says: the deployment's version, None where it has none yet. `also` is added to
+    what a user without the rights is told.
 
     Raises Unavailable, AuthenticationFailed, FenceRefused, Unreachable.
     """
@@ -201,7 +204,7 @@ def fence_value(reply: object, safe: str, wire_version: str) -> str | None:
         raise reply
     if isinstance(reply, ServerError):
         if reply.code in _CREDENTIALS:
-            raise AuthenticationFailed(f"{safe}: {FENCE_KEY} cannot be read or claimed: {reply}")
+            raise AuthenticationFailed(f"{safe}: {FENCE_KEY} cannot be read or claimed: {reply}{also}")
         if reply.code == "WRONGTYPE":
             raise FenceRefused(wire_version, "a key that is not a string")
         raise Unreachable(f"{safe}: {reply}")

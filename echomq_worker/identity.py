@@ -69,6 +69,13 @@ def check_id(id: str) -> str:
     return id
 
 
+def check_group(group: str) -> str:
+    """The group itself when it is a well-formed id of any namespace; InvalidId when not."""
+    if not is_branded(group):
+        raise InvalidId(f"group {shown(group)}: expected {_EXPECTED}; Lanes.group_for makes one of any text")
+    return group
+
+
 def minted_at_ms(id: str) -> int:
     """When a minted id was made: ms since 1970 on the clock of its maker; InvalidId when it is no branded id."""
     return (decode(id)[1] >> _TIME_SHIFT) + EPOCH_MS

@@ -10,7 +10,7 @@ import binascii
 import re
 
 from echomq_worker.errors import InvalidArgument, InvalidQueueName, shown
-from echomq_worker.identity import check_id
+from echomq_worker.identity import check_group, check_id
 
 FENCE_KEY = "{emq}:version"
 SLOTS = 16384
@@ -152,7 +152,7 @@ class Keys:
 
     def lane(self, group: str) -> str:
         """The pending set of one group, itself a branded id of any namespace."""
-        return f"{self.base}g:{check_id(group)}:pending"
+        return f"{self.base}g:{check_group(group)}:pending"
 
     def receipt(self, consumer: str) -> str:
         """Number, ids and tokens of a consumer's last claim; the consumer's name is unique per process start."""

@@ -14,7 +14,7 @@ from echomq_worker.admission import New, admit_one, is_more
 from echomq_worker.codec import encode
 from echomq_worker.connector import Wire
 from echomq_worker.guards import integer
-from echomq_worker.identity import Mint, check_id, default_mint
+from echomq_worker.identity import Mint, check_group, default_mint
 from echomq_worker.keyspace import Keys
 from echomq_worker.rows import Claimed, Progress, Receipt
 from echomq_worker.script import evaluate
@@ -58,7 +58,7 @@ class Lanes:
 
         Dedup key and expiry are those of `New`: the key is one of the whole queue, not of the lane.
         """
-        new = New(payload, id, check_id(group), None, None, dedup, dedup_ttl_ms, expires_in_ms, expires_at_ms)
+        new = New(payload, id, check_group(group), None, None, dedup, dedup_ttl_ms, expires_in_ms, expires_at_ms)
         if is_more(new):
             return await admit_one(self._wire, queue, new, self._mint)
         keys, id = Keys(queue), self._mint.next() if id is None else id

@@ -29,7 +29,7 @@ from echomq_worker.connector import Wire, connect
 from echomq_worker.embedded import embedded_valkey
 from echomq_worker.errors import ConfigError, EchoMQError
 from echomq_worker.guards import integer, progress_text, utf8
-from echomq_worker.identity import check_id, default_mint
+from echomq_worker.identity import check_group, check_id, default_mint
 from echomq_worker.job import BlockingJob, Job, JobContext, ask
 from echomq_worker.keyspace import Keys
 from echomq_worker.metrics import Metrics
@@ -323,7 +323,7 @@ def make_job(
         encode(payload),
         integer("attempts", attempts, at_least=1),
         integer("failures", failures, at_least=0),
-        None if group is None else check_id(group),
+        None if group is None else check_group(group),
     )
     job.children.update(children or {})
     job.ignored.update(ignored or {})

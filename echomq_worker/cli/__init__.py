@@ -179,9 +179,17 @@ def _told(error: EchoMQError) -> int:
         import traceback
 
         traceback.print_exception(error.__cause__)
-    hint = next((hint for kind, hint in _HINTS if isinstance(error, kind)), "")
-    say_error(f"{error}{hint}")
+    say_error(f"{error}{_hint(error)}")
     return next((code for kind, code in _CODES if isinstance(error, kind)), Exit.FAILED)
+
+
+def _hint(error: EchoMQError) -> str:
+    text = str(error)
+    if isinstance(error, Unreachable) and "CERTIFICATE_VERIFY_FAILED" in text:
+        return " (ssl_ca_certs=FILE in the URL names whom to trust: docs/topologies.md, TLS)"
+    if isinstance(error, ServerError) and error.code == "NOPERM":
+        return " (echomq-worker acl prints the rights that a user needs)"
+    return next((hint for kind, hint in _HINTS if isinstance(error, kind)), "")
 
 
 def say_error(text: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from echomq_worker.connector import Connector
 from echomq_worker.errors import EchoMQError, InvalidArgument, InvalidId, InvalidQueueName, KindRefused
-from echomq_worker.identity import Mint, is_branded
+from echomq_worker.identity import Mint, check_group, is_branded
 from echomq_worker.lanes import Lanes
 from echomq_worker.rows import Claimed, Receipt
 from tests.support.clock import ManualClock
@@ -54,6 +54,8 @@ def test_any_text_names_a_lane() -> None:
     """The same text gives the same branded id, another text another one."""
     assert Lanes.group_for("customer 7") == Lanes.group_for("customer 7") != Lanes.group_for("customer 8")
     assert is_branded(Lanes.group_for(""))
+    with pytest.raises(InvalidId, match=r"^group 'customer 7': .*Lanes\.group_for makes one of any text$"):
+        check_group("customer 7")
 
 
 BAD_CALLS: dict[str, tuple[Any, type[EchoMQError]]] = {

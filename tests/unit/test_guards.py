@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +24,13 @@ def test_what_is_no_integer_is_refused(value: object) -> None:
     """A bool neither; the text names the argument, what it is and what was expected."""
     with pytest.raises(InvalidArgument, match=r"^n of type \w+: expected an integer$"):
         integer("n", value)
+
+
+@pytest.mark.parametrize(("name", "unit"), [("delay_ms", "milliseconds"), ("run_at_ms", "ms since 1970")])
+def test_a_time_names_its_unit(name: str, unit: str) -> None:
+    """A datetime, or seconds with a fraction, for a time: the text says what a number of it counts."""
+    with pytest.raises(InvalidArgument, match=rf"^{name} of type datetime: expected an integer of {unit}$"):
+        integer(name, dt.datetime.now(dt.UTC))
 
 
 @given(st.integers(), st.integers())

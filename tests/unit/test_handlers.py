@@ -94,6 +94,18 @@ def behind_a_default(job: Job, client=None, payload: bytes = b"", /) -> None:  #
     """Refused."""
 
 
+class Mailer:
+    """A class with a handler as its method."""
+
+    def send(self, job: Job, email: Email) -> None:
+        """Refused; what an object has of it is taken."""
+
+
+def test_the_method_of_an_object_is_taken() -> None:
+    """Its object is not among the parameters."""
+    bound(Mailer().send)
+
+
 @pytest.mark.parametrize(
     ("handler", "words"),
     [
@@ -106,6 +118,7 @@ def behind_a_default(job: Job, client=None, payload: bytes = b"", /) -> None:  #
         (generates, ("generates", "generator")),
         (generates_async, ("generates_async", "generator")),
         (behind_a_default, ("behind_a_default", "parameter payload")),
+        (Mailer.send, ("Mailer.send", "method without its object")),
         (Base, ("Base", "expected a function")),
         (7, ("int", "expected a function")),
         (min, ("min", "cannot be read")),
