@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from echomq_worker.metrics import Metrics
     from echomq_worker.pool import Pool, connect_pool
     from echomq_worker.repeat import Repeat
+    from echomq_worker.report import Report
     from echomq_worker.rows import Receipt
-    from echomq_worker.run import Report
     from echomq_worker.settings import Settings
     from echomq_worker.stalled import Stalled
     from echomq_worker.verdict import Delay, Done, Reject, Retry
@@ -65,7 +65,7 @@ _HOMES = {
     "Done": "verdict",
     "Reject": "verdict",
     "Retry": "verdict",
-    "Report": "run",
+    "Report": "report",
     "Worker": "worker",
 }
 

@@ -248,6 +248,10 @@ class BatchSlots:
             self.running.update(jobs)
             self._slots.start([Batch(jobs)], later=later)
 
+    def hold(self) -> None:
+        """Let no batch begin any more. May be called in a signal handler."""
+        self._slots.hold()
+
     def take_unstarted(self) -> list[Job]:
         """The jobs of a batch that no runner has begun."""
         jobs = [job for batch in self._slots.take_unstarted() for job in batch.jobs]

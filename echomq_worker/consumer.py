@@ -117,6 +117,11 @@ class Consumer:
         self._stopping = False
         self._next_sweep_ms = self._clock.monotonic_ms()
 
+    def hold(self) -> None:
+        """Begin nothing and claim nothing any more, until `stop`. May be called in a signal handler."""
+        self._stopping = True
+        self.slots.hold()
+
     def stop(self) -> None:
         """Claim nothing any more; `run` returns when the claim in flight is answered. What has not begun by now does
         not begin: it is `unstarted`. Twice is fine.

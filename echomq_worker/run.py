@@ -6,11 +6,9 @@ Source: design section 3, issue "A worker that runs jobs" (Daemon and CLI).
 from __future__ import annotations
 
 import secrets
-import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +30,9 @@ from echomq_worker.logs import Logger, get_logger
 from echomq_worker.observers import Blocked, DegradedNow, Observer, Observers, Recovered
 from echomq_worker.options import Limits
 from echomq_worker.readiness import Readiness
+from echomq_worker.report import Report
 from echomq_worker.settings import Settings
+from echomq_worker.signals import heard
 from echomq_worker.station import Pace, Shared, Station
 from echomq_worker.survey import check_wire, survey
 from echomq_worker.suspects import Suspects
@@ -51,39 +51,6 @@ _KEEPER_PATIENCE_MS = 100
 _LAST_TOLD_MS = 1_000
 # What the exporter of traces gets, where there is one.
 _LAST_SPANS_MS = 3_000
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What one run of a worker did: answers to verdicts, and what was handed over at the end."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    exit_code: int = 0
-
-    @property
-    def completed(self) -> int:
-        """Jobs done."""
-        return self.counts["done"]
-
-    @property
-    def retried(self) -> int:
-        """Failed runs that will be repeated."""
-        return self.counts["scheduled"]
-
-    @property
-    def dead(self) -> int:
-        """Jobs given up, by a verdict or because they crashed their workers."""
-        return self.counts["dead"] + self.counts["buried"]
-
-    @property
-    def released(self) -> int:
-        """Jobs given back at once at the end."""
-        return self.counts["released"]
-
-    @property
-    def left(self) -> int:
-        """Jobs whose lease has to run out: disowned, or not handed over for want of a server."""
-        return self.counts["disowned"] + self.counts["left"]
 
 
 class Run:
@@ -113,10 +80,12 @@ class Run:
         self._clock = clock
         self._log: Logger = get_logger("echomq_worker")
         self._stopped = anyio.Event()
+        self._asked_ms: float | None = None
         self._starting: anyio.CancelScope | None = None
         self._hand_over: HandOver | None = None
         self._stations: Sequence[Station] = ()
         self._outage_now: Outage | None = None
+        self._watch: Watch | None = None
         self._measured = self._measure() if measured else None
         self._pace = Pace(
             name=secrets.token_hex(6),
@@ -145,9 +114,19 @@ class Run:
             self._hand_over.hurry()
             if self._hooks is not None:
                 self._hooks.hurry()
+        self._hold()
         self._stopped.set()
         if self._starting is not None:
             self._starting.cancel()
+
+    def _hold(self) -> None:
+        """No job begins any more; the grace does. A signal's handler does it before the loop, which may be blocked."""
+        if self._asked_ms is None:
+            self._asked_ms = self._clock.monotonic_ms()
+        if self._watch is not None:
+            self._watch.awaited = True
+        for station in self._stations:
+            station.hold()
 
     def readiness(self) -> Readiness:
         """Whether this process claims and works now; may be asked in any thread."""
@@ -208,12 +187,11 @@ class Run:
                 if burst:
                     loops.start_soon(self._watch_burst, name="burst")
                 await self._stopped.wait()
-                asked_ms = self._clock.monotonic_ms()
                 for station in stations:
                     station.stop()
             # A pass that was in flight, and hung, is part of the grace.
-            await self._hand_over.run(self._left_ms(asked_ms))
-            await self._tell_the_rest(observers, asked_ms)
+            await self._hand_over.run(self._left_ms())
+            await self._tell_the_rest(observers)
             tasks.cancel_scope.cancel()
         return self._report(stations)
 
@@ -231,17 +209,18 @@ class Run:
         if signals:
             tasks.start_soon(self._watch_signals, name="signals")
 
-    async def _tell_the_rest(self, observers: Observers | None, asked_ms: float) -> None:
+    async def _tell_the_rest(self, observers: Observers | None) -> None:
         if self._hooks is not None:
-            await self._hooks.finish(max(_LAST_TOLD_MS, self._left_ms(asked_ms)))
+            await self._hooks.finish(max(_LAST_TOLD_MS, self._left_ms()))
         if observers is not None:
             await observers.finish(_LAST_TOLD_MS)
         if self._tracing is not None:
-            await self._tracing.flush(max(_LAST_TOLD_MS, min(_LAST_SPANS_MS, self._left_ms(asked_ms))))
+            await self._tracing.flush(max(_LAST_TOLD_MS, min(_LAST_SPANS_MS, self._left_ms())))
 
-    def _left_ms(self, asked_ms: float) -> float:
-        """What is left of the grace of a stop that was asked for at `asked_ms`."""
-        return max(0, self._settings.grace_ms - (self._clock.monotonic_ms() - asked_ms))
+    def _left_ms(self) -> float:
+        """What is left of the grace, once a stop was asked for."""
+        now = self._clock.monotonic_ms()
+        return max(0, self._settings.grace_ms - (now - (now if self._asked_ms is None else self._asked_ms)))
 
     @property
     def probe(self) -> Probe | None:
@@ -287,10 +266,10 @@ class Run:
             partial(self._keepers_connector, shortest_ms),
             shortest_lease_ms=shortest_ms,
             outage=shared.outage,
-            beside=self._watch(stations, shared.observers),
+            beside=self._watching(stations, shared.observers),
         )
 
-    def _watch(
+    def _watching(
         self, stations: Sequence[Station], observers: Observers | None
     ) -> Callable[[], Coroutine[Any, Any, None]] | None:
         if not self._settings.blocked_ms:
@@ -300,7 +279,8 @@ class Run:
             if observers is not None:
                 observers.note(Blocked, culprit.queue, culprit.handler, culprit.id, culprit.where, blocked_ms)
 
-        return Watch(self._settings.blocked_ms, places=stations, clock=self._clock, log=self._log, tell=tell).run
+        self._watch = Watch(self._settings.blocked_ms, places=stations, clock=self._clock, log=self._log, tell=tell)
+        return self._watch.run
 
     def _outage(self, observers: Observers | None) -> Outage:
         if observers is None:
@@ -372,7 +352,7 @@ class Run:
             self._log.info("server check skipped", check="wire", reason=str(error))
 
     async def _watch_signals(self) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+        with heard(at_once=self._hold) as received:
             async for number in received:
                 self._log.info("signal", name=number.name, again=self._stopped.is_set())
                 self.stop()

@@ -9,6 +9,7 @@ Runners are tasks of their own: a handler that does not let itself be cancelled 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from contextvars import copy_context
@@ -62,6 +63,10 @@ class Places(Protocol):
         """Run `jobs`, in time; there is room for all. `later`: what is sent in this turn of the loop goes first."""
         ...
 
+    def hold(self) -> None:
+        """Let no job begin any more; of those that wait `take_unstarted` is next. May be called in a signal handler."""
+        ...
+
     def take_unstarted(self) -> list[Job]:
         """The jobs that have not begun, which will not run here any more."""
         ...
@@ -91,6 +96,7 @@ class Slots(Generic[T, R]):
         "_context",
         "_execute",
         "_failed",
+        "_held",
         "_idle",
         "_in_turn",
         "_jobs",
@@ -139,7 +145,7 @@ class Slots(Generic[T, R]):
         self._idle: list[asyncio.Future[None]] = []
         self._made = 0
         self._called = 0
-        self._in_turn = False
+        self._in_turn = self._held = False
         self._turn_ends_ms = 0.0
         self._runners: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -167,6 +173,12 @@ class Slots(Generic[T, R]):
             self._loop.call_soon(self._call)
         else:
             self._call()
+
+    def hold(self) -> None:
+        """Let no job begin any more. May be called in a signal handler, between any two steps of a runner."""
+        # This turn is over, and so is every one that comes: no job has to look for it.
+        self._held = self._in_turn = True
+        self._turn_ends_ms = -math.inf
 
     def take_unstarted(self) -> list[T]:
         """The jobs that no runner has begun, which will not run here any more."""
@@ -273,4 +285,4 @@ class Slots(Generic[T, R]):
                 await waiter
 
     def _end_turn(self) -> None:
-        self._in_turn = False
+        self._in_turn = self._held

@@ -153,6 +153,11 @@ class Station:
         if self.pump is not None:
             loops.start_soon(self.pump.run, name=f"pump:{self.queue}")
 
+    def hold(self) -> None:
+        """Let no job begin any more, until `stop`. May be called in a signal handler."""
+        for consumer in self.consumers:
+            consumer.hold()
+
     def stop(self) -> None:
         """Claim, sweep and fire nothing any more; what runs goes on."""
         for loop in (*self.consumers, self.metronome, self.pump):

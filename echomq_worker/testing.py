@@ -34,8 +34,9 @@ from echomq_worker.job import BlockingJob, Job, JobContext, ask
 from echomq_worker.keyspace import Keys
 from echomq_worker.metrics import Metrics
 from echomq_worker.repeat import Repeat
+from echomq_worker.report import Report
 from echomq_worker.rows import Counts
-from echomq_worker.run import BURST_HORIZON_MS, Report
+from echomq_worker.run import BURST_HORIZON_MS
 from echomq_worker.settings import Settings, load_settings
 from echomq_worker.worker import Worker
 

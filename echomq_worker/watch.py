@@ -25,7 +25,7 @@ from echomq_worker.logs import Logger, RunningJob, current_job
 
 # Looks in the time of the limit; a blocking is measured to one of them.
 _LOOKS = 4
-# One that lasts for so many limits is told before it ends: it may never.
+# One that lasts for so many limits is told before it ends, or, when the process is to stop, for one: it may never.
 _LONG = 10
 _PACKAGE = str(Path(__file__).parent)
 _ASYNCIO = str(Path(sysconfig.get_paths()["stdlib"]) / "asyncio")
@@ -85,6 +85,7 @@ class Watch:
         "_seen",
         "_tell",
         "_thread",
+        "awaited",
     )
 
     def __init__(
@@ -109,6 +110,8 @@ class Watch:
         self._looked_ms = clock.monotonic_ms()
         self._seen: Counter[Culprit] = Counter()
         self._said = False
+        # Somebody waits for the loop: what stands in its way is told as soon as it is over the limit.
+        self.awaited = False
 
     async def run(self) -> None:
         """Look until cancelled. The watched loop is asked for a turn only while a handler runs."""
@@ -134,7 +137,7 @@ class Watch:
         stands_ms = now - asked_ms
         if stands_ms >= self._limit_ms / 2:
             self._seen[self._culprit()] += 1
-        if stands_ms >= _LONG * self._limit_ms and not self._said:
+        if stands_ms >= (1 if self.awaited else _LONG) * self._limit_ms and not self._said:
             self._said = True
             self._log.error("event loop still blocked", blocked_ms=round(stands_ms), **self._worst().fields())
 

@@ -21,7 +21,8 @@ from echomq_worker.lifespan import Lifespan, Manager, yielded_type
 from echomq_worker.logs import get_logger
 from echomq_worker.observers import Observer
 from echomq_worker.readiness import Readiness
-from echomq_worker.run import Report, Run
+from echomq_worker.report import Report
+from echomq_worker.run import Run
 from echomq_worker.settings import Settings, load_settings
 from echomq_worker.tracer import Tracing
 from echomq_worker.twins import COMMANDS

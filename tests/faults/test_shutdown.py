@@ -159,3 +159,20 @@ async def _named(state: Callable[[ValkeyServer, str], Awaitable[None]], server: 
     except AssertionError as error:
         error.add_note(f"in the state {state.__doc__}")
         raise
+
+
+async def test_nothing_begins_after_the_signal_behind_a_handler_that_blocks(url: str, raw: Redis) -> None:
+    """What was claimed for other slots, or ahead of them, goes back when the loop turns again; who keeps it from that
+    is named meanwhile, for the platform may not wait so long.
+    """
+    async with connect(url) as connector:
+        await Jobs(connector).enqueue_many("jobs", [{"block_first_ms": 1_000}] * 12)
+    with fleet(url, prefetch=6, blocked_ms=200) as workers:
+        worker = workers.start("--queue", "jobs", concurrency=3)
+        await wait_until(workers.started, "the first one blocks", 30)
+        worker.send(signal.SIGTERM)
+        assert await worker.ended(30) == 0
+        assert len(workers.notes("start")) == len(workers.notes("end")) == 1
+        (said,) = worker.records("event loop still blocked")
+        assert (said["handler"], said["level"]) == ("tests.support.app.run", "error")
+    assert await raw.zcard("emq:{jobs}:pending") == 11

@@ -179,6 +179,28 @@ async def test_what_was_not_begun_can_be_taken_back() -> None:
         await wait_until(lambda: len(work.ended) == 5, "runners that were called for nothing are not lost")
 
 
+async def test_once_they_are_held_no_job_begins() -> None:
+    """Neither in this turn of the loop nor in any other, behind one that ends: what waits is there to be taken."""
+    begun: list[Job] = []
+    first, *others = jobs(4)
+
+    def body(job: Job) -> None:
+        begun.append(job)
+        if job is first:
+            # As the handler of a signal does it, between two steps of what runs.
+            made.hold()
+
+    work = Work(body)
+    async with slots(2, work) as made:
+        made.start([first, *others[:2]])
+        await wait_until(lambda: work.ended == [first], "the first has ended")
+        made.start(others[2:])
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert begun == [first]
+        assert made.take_unstarted() == others
+
+
 async def test_one_id_may_be_in_hand_twice() -> None:
     """A lease that was lost unnoticed: the job is claimed again while its handler still runs. Both have a slot."""
     work = Work()

@@ -123,6 +123,16 @@ async def test_one_that_does_not_end_is_told_before_it_does() -> None:
     assert watched.lines.of("event loop blocked")[0]["blocked_ms"] == 30_000
 
 
+async def test_who_keeps_the_process_from_stopping_is_told_at_the_limit() -> None:
+    """The platform may kill it before it would be told otherwise."""
+    place = APlace()
+    await a_job_of(place)
+    watched = Watched(place)
+    watched.watch.awaited = True
+    watched.looks_for(LIMIT_MS)
+    assert watched.lines.events == ["event loop still blocked"]
+
+
 async def test_a_process_that_stood_still_accuses_nobody() -> None:
     """Frozen, or without a processor, for a minute: the thread that looks stood still as well."""
     place = APlace()

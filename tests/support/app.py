@@ -51,8 +51,11 @@ def _note(what: str, job: Job) -> None:
 
 @worker.handler("jobs", concurrency=_CONCURRENCY)
 async def run(job: Job, payload: dict[str, Any]) -> None:
-    """`sleep_ms`, then `kill` (of this process), `fail`, or nothing; `block_ms` blocks the event loop."""
+    """`sleep_ms`, then `kill` (of this process), `fail`, or nothing; `block_ms` blocks the event loop, `block_first_ms`
+    before anything else has a turn.
+    """
     _note("start", job)
+    time.sleep(payload.get("block_first_ms", 0) / 1000)  # noqa: ASYNC251 - what it is for
     if payload.get("kill"):
         os.kill(os.getpid(), signal.SIGKILL)
     try:

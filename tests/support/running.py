@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from echomq_worker.run import Report
+from echomq_worker.report import Report
 from echomq_worker.settings import Settings
 from echomq_worker.worker import Worker
 
