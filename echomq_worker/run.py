@@ -87,26 +87,7 @@ class Run:
         self._outage_now: Outage | None = None
         self._watch: Watch | None = None
         self._measured = self._measure() if measured else None
-        self._pace = Pace(
-            name=secrets.token_hex(6),
-            beat_ms=settings.beat_ms,
-            tick_ms=settings.tick_ms,
-            promote_batch=settings.promote_batch,
-            max_crashes=settings.max_crashes,
-            stalled=settings.stalled,
-            pump=pump,
-            events=settings.events,
-            level=settings.log_level,
-            dead_max_age_ms=settings.dead_max_age_ms,
-            dead_max_count=settings.dead_max_count,
-            limits=Limits(
-                concurrency=settings.concurrency,
-                prefetch=settings.prefetch,
-                max_attempts=settings.max_attempts,
-                retry=settings.retry_delay_ms,
-                lease_ms=settings.lease_ms,
-            ),
-        )
+        self._pace = _pace(settings, pump=pump)
 
     def stop(self) -> None:
         """First call: drain, then hand over. Second call: the grace is over now."""
@@ -371,3 +352,26 @@ class Run:
                     self.stop()
             except WireError:
                 continue  # the loops say so
+
+
+def _pace(settings: Settings, *, pump: bool) -> Pace:
+    return Pace(
+        name=secrets.token_hex(6),
+        beat_ms=settings.beat_ms,
+        tick_ms=settings.tick_ms,
+        promote_batch=settings.promote_batch,
+        max_crashes=settings.max_crashes,
+        stalled=settings.stalled,
+        pump=pump,
+        events=settings.events,
+        level=settings.log_level,
+        dead_max_age_ms=settings.dead_max_age_ms,
+        dead_max_count=settings.dead_max_count,
+        limits=Limits(
+            concurrency=settings.concurrency,
+            prefetch=settings.prefetch,
+            max_attempts=settings.max_attempts,
+            retry=settings.retry_delay_ms,
+            lease_ms=settings.lease_ms,
+        ),
+    )
