@@ -1,4 +1,4 @@
-"""A FastAPI application that enqueues: one connection for its whole life, ids that make a request safe to repeat.
+"""A FastAPI application that enqueues: one connection for its whole life, one job for a request that is repeated.
 
 export ECHOMQ_URL=redis://localhost:6379/0
 pip install fastapi uvicorn

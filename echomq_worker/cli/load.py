@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from echomq_worker.cli import HandlersFailed
-from echomq_worker.errors import ConfigError
+from echomq_worker.errors import ConfigError, InvalidArgument, InvalidQueueName
 
 if TYPE_CHECKING:
     from echomq_worker.worker import Worker
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 def load_worker(target: str) -> Worker:
     """Import MODULE, with the current directory first on the path, and return its ATTR.
 
-    Raises ConfigError for a target of another form, a module that is not there, or an attribute that is no Worker with
-    handlers; HandlersFailed, with the cause, for whatever the module itself raises.
+    Raises ConfigError for a target of another form, a module that is not there, a handler that cannot be registered, or
+    an attribute that is no Worker with handlers; HandlersFailed, with the cause, for whatever the module itself raises.
     """
     module_name, attribute = split_target(target)
     where = str(Path.cwd())
@@ -52,10 +53,20 @@ def _import(module_name: str, target: str, where: str) -> object:
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
             raise ConfigError(f"{target!r}: no module {error.name!r}, neither in {where} nor on the path") from None
         raise HandlersFailed(f"{target!r}: importing {module_name} failed: {error}") from error
+    except (ConfigError, InvalidArgument, InvalidQueueName) as error:
+        # What registration refuses says itself what is wrong; a trace would only hide it.
+        raise ConfigError(f"{target!r}: {_place(error)}{error}") from error
     except (Exception, SystemExit) as error:
         raise HandlersFailed(
             f"{target!r}: importing {module_name} failed with {type(error).__name__}, its trace is above"
         ) from error
+
+
+def _place(error: Exception) -> str:
+    """The line outside of this package from which it came."""
+    ours = (str(Path(__file__).parents[1]), str(Path(importlib.__file__).parent), "<")
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(ours)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
 
 
 def _workers_in(found: object, module_name: str) -> str:

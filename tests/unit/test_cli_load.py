@@ -105,7 +105,6 @@ def test_a_wrong_target_is_one_line(folder: Path, target: str, said: str) -> Non
         "1 / 0",
         "def (",
         "raise SystemExit(3)",
-        "from echomq_worker import Worker\nWorker().handler('bad name')",
     ],
 )
 def test_a_module_that_fails_shows_its_trace_and_exits_with_2(
@@ -124,6 +123,29 @@ def test_a_module_that_fails_shows_its_trace_and_exits_with_2(
     assert code == 2
     assert any("cli_app_bad.py" in line for line in error)
     assert error[-1].startswith("echomq-worker: 'cli_app_bad:worker': importing cli_app_bad failed")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("Worker().handler('bad name')", "queue 'bad name': expected"),
+        ("Worker().handler('a', concurrency=0)", "concurrency"),
+        ("Worker().handler('a')(lambda ctx, to: None)", "parameters ctx, to: expected one of them, for the payload"),
+    ],
+)
+def test_what_registering_refuses_is_one_line_with_its_place(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, said: str
+) -> None:
+    """A handler that cannot be one is told as any wrong argument is: file, line, what was expected; no trace."""
+    (folder / "cli_app_wrong.py").write_text(f"from echomq_worker import Worker\n{line}\n")
+    monkeypatch.setenv("ECHOMQ_URL", "redis://127.0.0.1:1")
+
+    code = main(["check", "cli_app_wrong:worker"])
+
+    error = capsys.readouterr().err.splitlines()
+    assert (code, len(error)) == (2, 1)
+    assert error[0].startswith(f"echomq-worker: 'cli_app_wrong:worker': {folder / 'cli_app_wrong.py'}:2: ")
+    assert said in error[0]
 
 
 def test_a_missing_dependency_is_not_taken_for_a_missing_module(folder: Path) -> None:
