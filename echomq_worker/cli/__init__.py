@@ -24,7 +24,6 @@ from echomq_worker.errors import (
     InvalidQueueName,
     KindRefused,
     ServerError,
-    Unreachable,
     WireError,
 )
 
@@ -72,14 +71,6 @@ _CODES: tuple[tuple[type[EchoMQError], Exit], ...] = (
     (AuthenticationFailed, Exit.SERVER),
     (WireError, Exit.SERVER),
     (ServerError, Exit.SERVER),
-)
-
-
-# What to do next, where the error itself does not say what was expected.
-_HINTS: tuple[tuple[type[EchoMQError], str], ...] = (
-    (FenceRefused, " (another server was meant? if not, ECHOMQ_WIRE_VERSION is the version to expect)"),
-    (AuthenticationFailed, " (the URL has user and password; echomq-worker acl prints the rights that one needs)"),
-    (Unreachable, " (is a server running there? ECHOMQ_URL or --url says where; run --embedded brings one)"),
 )
 
 
@@ -179,17 +170,10 @@ def _told(error: EchoMQError) -> int:
         import traceback
 
         traceback.print_exception(error.__cause__)
-    say_error(f"{error}{_hint(error)}")
+    from echomq_worker.cli.hints import next_step
+
+    say_error(f"{error}{next_step(error)}")
     return next((code for kind, code in _CODES if isinstance(error, kind)), Exit.FAILED)
-
-
-def _hint(error: EchoMQError) -> str:
-    text = str(error)
-    if isinstance(error, Unreachable) and "CERTIFICATE_VERIFY_FAILED" in text:
-        return " (ssl_ca_certs=FILE in the URL names whom to trust: docs/topologies.md, TLS)"
-    if isinstance(error, ServerError) and error.code == "NOPERM":
-        return " (echomq-worker acl prints the rights that a user needs)"
-    return next((hint for kind, hint in _HINTS if isinstance(error, kind)), "")
 
 
 def say_error(text: str) -> None:

@@ -33,10 +33,10 @@ def cancel(
 
     match run_async(ask()):
         case "gone":
-            note(f"{id}: no such job in {queue}; a completed job has no row")
+            note(f"{id}: no such job in {queue}; a completed job has no row (job list shows those that there are)")
             raise typer.Exit(Exit.FAILED)
         case "ended":
-            note(f"{id}: it is dead already")
+            note(f"{id}: it is dead already (dead requeue gives it a new life, dead delete takes it away)")
             raise typer.Exit(Exit.FAILED)
         case answer:
             say(answer)

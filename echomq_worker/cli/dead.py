@@ -28,6 +28,7 @@ from echomq_worker.cli.common import (
     run_async,
     say,
 )
+from echomq_worker.cli.hints import with_next_step
 from echomq_worker.cli.job import print_jobs, print_log, print_row
 from echomq_worker.errors import ConfigError
 
@@ -90,7 +91,7 @@ def show(queue: Queue, id: JobId, *, url: Url = None, as_json: AsJson = False) -
 
     view, lines = run_async(ask())
     if view is None or view.state != "dead":
-        note(f"{id}: no such dead job in {queue}")
+        note(f"{id}: no such dead job in {queue} (job show says where it is)")
         raise typer.Exit(Exit.FAILED)
     print_row(view, as_json=as_json, log=lines)
     if not as_json:
@@ -214,8 +215,8 @@ def _tell(handled: Handled, what: str, ids: list[str] | None, *, as_json: bool) 
     else:
         say(f"{handled.done} {what}")
         for id, why in handled.refused.items():
-            note(f"{id}: {why}")
+            note(f"{id}: {with_next_step(why)}")
     if handled.refused or (ids and handled.done < len(set(ids))):
         if not as_json and not handled.refused:
-            note("the others are not dead")
+            note("the others are not dead (job show says where they are)")
         raise typer.Exit(Exit.FAILED)

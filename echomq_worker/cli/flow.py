@@ -104,7 +104,7 @@ def show(
 
     tree = run_async(ask())
     if tree is None:
-        note(f"{id}: no such job in {queue}; a completed job has no row")
+        note(f"{id}: no such job in {queue}; a completed job has no row (job list shows those that there are)")
         raise typer.Exit(Exit.FAILED)
     if as_json:
         print_json(asdict(tree))

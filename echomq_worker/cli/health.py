@@ -74,7 +74,8 @@ def _ask_worker(at: str, timeout_ms: int, *, live: bool) -> int:
     try:
         status, body = _get(asked_at(host), port, path, timeout_ms / 1000)
     except OSError as error:
-        raise Unreachable(f"{where}: {error.strerror or str(error) or type(error).__name__}") from None
+        why = error.strerror or str(error) or type(error).__name__
+        raise Unreachable(f"{where}: {why} (does the worker run with --http or ECHOMQ_HTTP there?)") from None
     except UnicodeError:
         raise Unreachable(f"{where}: no such host") from None
     if status != _OK:

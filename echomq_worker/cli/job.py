@@ -244,7 +244,7 @@ def _facts(view: JobView) -> dict[str, Any]:
 
 
 def _gone(queue: str, id: str) -> typer.Exit:
-    note(f"{id}: no such job in {queue}; a completed job has no row")
+    note(f"{id}: no such job in {queue}; a completed job has no row (job list shows those that there are)")
     return typer.Exit(Exit.FAILED)
 
 

@@ -127,7 +127,10 @@ def reassign(queue: Queue, id: JobId, group: Group, *, url: Url = None) -> None:
     lane = _lane(group)
     answer = _ask(url, queue, lambda lanes: lanes.reassign(queue, id, lane))
     if answer in {"not_found", "not_pending"}:
-        note(f"{id}: {'no such job' if answer == 'not_found' else 'not pending'} in {queue}")
+        if answer == "not_found":
+            note(f"{id}: no such job in {queue} (job list shows those that there are)")
+        else:
+            note(f"{id}: not pending in {queue} (job show says where it is; only a pending job changes its lane)")
         raise typer.Exit(Exit.FAILED)
     say("reassigned" if answer == "reassigned" else "it is there already")
 

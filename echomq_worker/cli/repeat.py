@@ -167,7 +167,7 @@ def cancel(queue: Queue, name: Name, *, url: Url = None) -> None:
             return await Repeat(connector).cancel(queue, name)
 
     if not run_async(remove()):
-        note(f"{name}: no such registration in {queue}")
+        note(f"{name}: no such registration in {queue} (repeat list shows those that there are)")
         raise typer.Exit(Exit.FAILED)
     say("cancelled")
 

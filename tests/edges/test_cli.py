@@ -217,7 +217,11 @@ def test_show_tells_a_row(cli: Cli) -> None:
     assert "\x1b" not in out
     assert json.loads(as_json)["payload"] == "\x1b[2J"
     assert json.loads(as_json)["group"] == group_for("tenant-7")
-    assert missing == (1, "", "JOB0KHTOWnGLuC: no such job in emails; a completed job has no row\n")
+    assert missing == (
+        1,
+        "",
+        "JOB0KHTOWnGLuC: no such job in emails; a completed job has no row (job list shows those that there are)\n",
+    )
 
 
 def test_list_shows_the_newest_first(cli: Cli) -> None:
