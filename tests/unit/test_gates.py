@@ -120,6 +120,7 @@ def test_the_built_package_holds_every_script(tmp_path: Path) -> None:
         packed = {path: archive.read(f"echomq_worker/lua/{path}") for path in scripts}
         names = archive.namelist()
         entry_points = archive.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
+        metadata = archive.read(next(name for name in names if name.endswith(".dist-info/METADATA"))).decode()
     assert packed == scripts
     assert {"echomq_worker/py.typed", "echomq_worker/native/Makefile"} <= set(names)
     pages = [path for path in (PROJECT / "echomq_worker" / "web").rglob("*.*") if path.suffix in _PAGES]
@@ -127,6 +128,25 @@ def test_the_built_package_holds_every_script(tmp_path: Path) -> None:
     assert len(pages) > 20
     assert "echomq-worker = echomq_worker.cli:main" in entry_points
     assert not [name for name in names if name.startswith("tests/") or name.endswith((".pyc", ".so"))]
+    check_description(metadata)
+    checked = subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", *map(str, tmp_path.iterdir())],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout
+
+
+def check_description(metadata: str) -> None:
+    """What an index shows: no link or picture that leads nowhere there, no path of a clone in its first commands."""
+    text = metadata.partition("\n\n")[2]
+    assert text.startswith("# echomq-worker\n")
+    assert re.findall(r"\]\((?!https?:)[^)]*\)|<(?:img|a)\b", text) == []
+    assert "pip install 'echomq-worker[embedded]' && echomq-worker demo\n" in text
+    assert "See it, with Python" in text
+    assert "`docs/tutorial.md`" in text
+    assert re.findall(r"^Project-URL", metadata, re.MULTILINE) == []
 
 
 def test_scripts_are_found_where_the_package_is() -> None:
