@@ -79,6 +79,17 @@ def delay_ms(policy: Policy, attempt: int, draw: Callable[[int], int] | None = N
             return _drawn(bound_ms, draw or _draw) if bound_ms > 0 else 0
 
 
+def longest_ms(policy: Policy) -> int:
+    """The longest delay that a policy ever gives."""
+    match policy:
+        case Fixed(ms):
+            return ms
+        case Exponential(_, cap_ms):
+            return cap_ms
+        case Jitter(inner):
+            return longest_ms(inner)
+
+
 def _drawn(bound: int, draw: Callable[[int], int]) -> int:
     drawn = draw(bound)
     if not 0 <= drawn <= bound:

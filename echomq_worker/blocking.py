@@ -23,8 +23,9 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 import hiredis
 
-from echomq_worker import identity
+from echomq_worker import bounds, identity
 from echomq_worker.address import Kind
+from echomq_worker.bounds import checked
 from echomq_worker.connection import Answer, Errors, pack
 from echomq_worker.endpoint import Endpoint, told
 from echomq_worker.errors import CommandTimeout, ConfigError, ConnectionLost, EchoMQError, Unreachable, WireError
@@ -178,9 +179,8 @@ class BlockingConnector:
         name: str = "echomq",
     ) -> None:
         """Raise ConfigError for a URL (that of a cluster is one) or timeout that cannot be used."""
-        for setting, value in (("connect_timeout_ms", connect_timeout_ms), ("command_timeout_ms", command_timeout_ms)):
-            if value <= 0:
-                raise ConfigError(f"{setting}: {value}, expected 1 or more")
+        checked("connect_timeout_ms", connect_timeout_ms, bounds.ANSWER_MS)
+        checked("command_timeout_ms", command_timeout_ms, bounds.ANSWER_MS)
         self._endpoint = Endpoint.parse(url)
         if self._endpoint.address.kind is Kind.CLUSTER:
             raise ConfigError(

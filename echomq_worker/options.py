@@ -7,12 +7,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from echomq_worker.backoff import Exponential, Fixed, Jitter, Policy
+from echomq_worker import bounds
+from echomq_worker.backoff import Exponential, Fixed, Jitter, Policy, longest_ms
 from echomq_worker.errors import InvalidArgument, shown
 from echomq_worker.keyspace import check_queue
 
-# The most that one claim takes.
-LARGEST_BATCH = 1_000
+_BOUNDS = {
+    "concurrency": bounds.CONCURRENCY,
+    "prefetch": bounds.PREFETCH,
+    "consumers": bounds.CONSUMERS,
+    "max_attempts": bounds.MAX_ATTEMPTS,
+    "timeout_ms": bounds.RUN_MS,
+    "lease_ms": bounds.LEASE_MS,
+    "min_size": bounds.BATCH,
+}
+# Of a batch handler two options have other names where it is registered.
+_NAMES_OF_BATCHES = {"timeout_ms": "run_timeout_ms", "window_ms": "timeout_ms"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,29 +66,18 @@ class Options:
 
     def __post_init__(self) -> None:
         check_queue(self.queue)
-        for name in ("concurrency", "consumers", "max_attempts", "timeout_ms", "lease_ms", "min_size"):
+        for name, allowed in _BOUNDS.items():
             value = getattr(self, name)
-            if value is not None and not _is_int(value, 1):
-                raise InvalidArgument(
-                    f"handler of {self.queue}: {name}: expected an int of 1 or more, got {shown(value)}"
-                )
-        if self.prefetch is not None and not _is_int(self.prefetch, 0):
-            raise InvalidArgument(
-                f"handler of {self.queue}: prefetch: expected an int of 0 or more, got {shown(self.prefetch)}"
-            )
-        if not (self.retry is None or isinstance(self.retry, (Fixed, Exponential, Jitter)) or _is_int(self.retry, 0)):
-            raise InvalidArgument(
-                f"handler of {self.queue}: retry: expected a delay in ms of 0 or more, Fixed, Exponential or Jitter, "
-                f"got {shown(self.retry)}"
-            )
+            if value is not None and value not in allowed:
+                raise self._refused(name, allowed, value)
+        if self.retry is not None and not _is_retry(self.retry):
+            expected = f"{bounds.RETRY_DELAY_MS}, or Fixed, Exponential or Jitter within it"
+            raise self._refused("retry", expected, self.retry)
         for one in self.no_retry:
             if not _is_exception_class(one):
-                raise InvalidArgument(f"handler of {self.queue}: no_retry: expected exception classes, got {one!r}")
+                raise self._refused("no_retry", "exception classes", one)
         if not isinstance(self.cancellable, bool):
-            raise InvalidArgument(
-                f"handler of {self.queue}: cancellable: expected True or False, got {shown(self.cancellable)}"
-            )
-
+            raise self._refused("cancellable", "True or False", self.cancellable)
         if self.min_size is not None:
             self._check_batch(self.min_size)
 
@@ -101,20 +100,22 @@ class Options:
         return replace(found, prefetch=0, concurrency=max(found.concurrency, room))
 
     def _check_batch(self, min_size: int) -> None:
-        where = f"batch handler of {self.queue}"
-        if min_size > LARGEST_BATCH:
-            raise InvalidArgument(f"{where}: min_size: expected an int of 1..{LARGEST_BATCH}, got {shown(min_size)}")
-        if not _is_int(self.window_ms, 0):
-            raise InvalidArgument(f"{where}: timeout_ms: expected an int of 0 or more, got {shown(self.window_ms)}")
+        if self.window_ms not in bounds.WINDOW_MS:
+            raise self._refused("window_ms", bounds.WINDOW_MS, self.window_ms)
         if self.concurrency is not None and self.concurrency // (self.consumers or 1) < min_size:
-            raise InvalidArgument(
-                f"{where}: min_size: expected at most concurrency / consumers = "
-                f"{self.concurrency // (self.consumers or 1)}, got {min_size}"
-            )
+            share = self.concurrency // (self.consumers or 1)
+            raise self._refused("min_size", f"at most concurrency / consumers = {share}", min_size)
+
+    def _refused(self, name: str, expected: object, value: object) -> InvalidArgument:
+        kind = "batch handler" if self.is_batch else "handler"
+        known = _NAMES_OF_BATCHES.get(name, name) if self.is_batch else name
+        return InvalidArgument(f"{kind} of {self.queue}: {known}: expected {expected}, got {shown(value)}")
 
 
-def _is_int(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def _is_retry(value: object) -> bool:
+    if isinstance(value, (Fixed, Exponential, Jitter)):
+        return longest_ms(value) in bounds.RETRY_DELAY_MS
+    return value in bounds.RETRY_DELAY_MS
 
 
 def _is_exception_class(value: object) -> bool:

@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from operator import attrgetter
 from typing import Any
 
+from echomq_worker import bounds
+from echomq_worker.bounds import checked
 from echomq_worker.clock import Clock
 from echomq_worker.connector import make_connector
-from echomq_worker.errors import ConfigError
 from echomq_worker.twins import SCRIPTS, Spoken, least
 
 _PENDING = attrgetter("pending")
@@ -32,8 +33,7 @@ class Pool:
         wire: int | str = SCRIPTS,
     ) -> None:
         """Raise ConfigError for a size, URL, timeout or wire that cannot be used; nothing is connected yet."""
-        if size < 1:
-            raise ConfigError(f"size of the pool: {size}, expected 1 or more")
+        checked("size of the pool", size, bounds.POOL_SIZE)
         self._connectors = [
             make_connector(
                 url,

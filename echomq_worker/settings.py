@@ -18,11 +18,12 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from echomq_worker import bounds
+from echomq_worker.bounds import DAY_MS, Bounds
 from echomq_worker.errors import ConfigError
 from echomq_worker.hostport import FORM, parse_hostport, show_hostport
 
 PREFIX = "ECHOMQ_"
-DAY_MS = 86_400_000
 URL_FORMS = "redis://host:6379/0, rediss://… or unix:///path"
 _SHOWN_CHARACTERS = 60
 
@@ -37,6 +38,10 @@ def _wire(value: object) -> object:
 
 def _listens(value: str | None) -> str | None:
     return None if value is None else show_hostport(*parse_hostport(value))
+
+
+def _within(bounds: Bounds, description: str) -> Any:
+    return Field(ge=bounds.least, le=bounds.most, description=description)
 
 
 class Settings(BaseSettings):
@@ -60,15 +65,13 @@ class Settings(BaseSettings):
         BeforeValidator(_wire),
         Field(description="4: scripts; 6: commands of the module emq; auto: commands where the server has them."),
     ] = "4"
-    concurrency: Annotated[
-        int, Field(ge=1, le=10_000, description="Jobs of one queue that one process runs at a time.")
-    ] = 10
+    concurrency: Annotated[int, _within(bounds.CONCURRENCY, "Jobs of one queue that one process runs at a time.")] = 10
     prefetch: Annotated[
-        int, Field(ge=0, le=10_000, description="Jobs of one queue that one process claims beyond its free slots.")
+        int, _within(bounds.PREFETCH, "Jobs of one queue that one process claims beyond its free slots.")
     ] = 0
     lease_ms: Annotated[
         int,
-        Field(ge=2, le=7 * DAY_MS, description="How long a claim holds a job before others may take it; kept by us."),
+        _within(bounds.LEASE_MS, "How long a claim holds a job before others may take it; kept by us."),
     ] = 30_000
     beat_ms: Annotated[
         int, Field(ge=1, le=DAY_MS, description="Recovery and promote run this often; the longest park of a consumer.")
@@ -77,10 +80,8 @@ class Settings(BaseSettings):
     pump: Annotated[bool, Field(description="Run one Pump per queue: repeats, due jobs.")] = True
     events: Annotated[bool, Field(description="Publish what becomes of jobs on the channel of their queue.")] = True
     promote_batch: Annotated[int, Field(ge=1, le=1_000, description="Due jobs released by one call of promote.")] = 100
-    max_attempts: Annotated[int, Field(ge=1, le=1_000_000, description="Failed runs after which a job is dead.")] = 3
-    retry_delay_ms: Annotated[
-        int, Field(ge=0, le=365 * DAY_MS, description="The wait before a failed job runs again.")
-    ] = 1_000
+    max_attempts: Annotated[int, _within(bounds.MAX_ATTEMPTS, "Failed runs after which a job is dead.")] = 3
+    retry_delay_ms: Annotated[int, _within(bounds.RETRY_DELAY_MS, "The wait before a failed job runs again.")] = 1_000
     max_crashes: Annotated[
         int, Field(ge=3, le=1_000, description="Claims in a row that never ended after which a job is dead.")
     ] = 5
@@ -107,12 +108,10 @@ class Settings(BaseSettings):
     grace_ms: Annotated[
         int, Field(ge=0, le=DAY_MS, description="How long running jobs may go on after the first signal.")
     ] = 25_000
-    connect_timeout_ms: Annotated[int, Field(ge=1, le=DAY_MS, description="The limit for making a connection.")] = 5_000
-    command_timeout_ms: Annotated[
-        int, Field(ge=1, le=DAY_MS, description="The limit for the answer to one command.")
-    ] = 5_000
+    connect_timeout_ms: Annotated[int, _within(bounds.ANSWER_MS, "The limit for making a connection.")] = 5_000
+    command_timeout_ms: Annotated[int, _within(bounds.ANSWER_MS, "The limit for the answer to one command.")] = 5_000
     pool_size: Annotated[
-        int, Field(ge=1, le=1_000, description="Connections of a pool of producers, such as enqueue --from-file.")
+        int, _within(bounds.POOL_SIZE, "Connections of a pool of producers, such as enqueue --from-file.")
     ] = 4
     http: Annotated[
         str | None,
@@ -237,9 +236,10 @@ def expected(name: str, field: FieldInfo) -> str:
     if kinds == [SecretStr]:
         return URL_FORMS if name == "url" else "a secret text"
     if kinds == [int]:
-        least = next(mark.ge for mark in field.metadata if isinstance(mark, Ge))
-        most = next(mark.le for mark in field.metadata if isinstance(mark, Le))
-        return f"an integer from {least} to {most}" + (" (milliseconds)" if name.endswith("_ms") else "")
+        marks: list[Any] = field.metadata
+        least = next(mark.ge for mark in marks if isinstance(mark, Ge))
+        most = next(mark.le for mark in marks if isinstance(mark, Le))
+        return str(Bounds(least, most, ms=name.endswith("_ms")))
     return "a text of 1 to 64 characters"
 
 

@@ -13,7 +13,9 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
+from echomq_worker import bounds
 from echomq_worker.address import Kind
+from echomq_worker.bounds import checked
 from echomq_worker.clock import Clock, SystemClock
 from echomq_worker.connection import Answer, Hearer, Link, pack
 from echomq_worker.endpoint import Endpoint
@@ -56,9 +58,8 @@ class Connector:
         wire: int | str = SCRIPTS,
     ) -> None:
         """Raise ConfigError for a URL, timeout or wire that cannot be used; nothing is connected yet."""
-        for setting, value in (("connect_timeout_ms", connect_timeout_ms), ("command_timeout_ms", command_timeout_ms)):
-            if value <= 0:
-                raise ConfigError(f"{setting}: {value}, expected 1 or more")
+        checked("connect_timeout_ms", connect_timeout_ms, bounds.ANSWER_MS)
+        checked("command_timeout_ms", command_timeout_ms, bounds.ANSWER_MS)
         self._endpoint = url if isinstance(url, Endpoint) else _one_server(url)
         self._wire_version = wire_version
         self._connect_timeout_ms = connect_timeout_ms

@@ -356,5 +356,5 @@ async def test_a_pool_that_cannot_open_leaves_nothing(url: str) -> None:
     with pytest.raises(EchoMQError):
         async with connect_pool("redis://127.0.0.1:1", size=2):
             raise AssertionError("the block must not run")
-    with pytest.raises(ConfigError, match="size of the pool: 0, expected 1 or more"):
+    with pytest.raises(ConfigError, match="size of the pool: 0, expected an integer from 1 to 1000"):
         Pool(url, size=0)

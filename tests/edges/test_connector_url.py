@@ -180,7 +180,7 @@ def test_the_object_shows_no_password() -> None:
 def test_a_timeout_of_nothing_is_refused(setting: str) -> None:
     """A timeout of 0 would fail every call: it is refused when the connector is made."""
     settings: dict[str, Any] = {setting: 0}
-    with pytest.raises(ConfigError, match=f"{setting}: 0, expected 1 or more"):
+    with pytest.raises(ConfigError, match=f"{setting}: 0, expected an integer from 1 to 86400000"):
         Connector("redis://host", **settings)
 
 

@@ -117,7 +117,7 @@ async def test_who_stops_gives_back_what_waits(url: str, raw: Redis) -> None:
 def test_it_is_an_int_and_not_for_batches() -> None:
     """What it takes; the handler's own wins over the worker's, and behind a batch nothing waits."""
     for wrong in (-1, True, 1.5, "2"):
-        with pytest.raises(InvalidArgument, match="handler of q: prefetch: expected an int of 0 or more"):
+        with pytest.raises(InvalidArgument, match="handler of q: prefetch: expected an integer from 0 to 10000"):
             Options(queue="q", prefetch=wrong)  # type: ignore[arg-type]  # what a user may write
     worker = Limits(prefetch=7)
     assert Options(queue="q").over(worker).prefetch == 7

@@ -15,6 +15,7 @@ from echomq_worker.errors import ConfigError, EchoMQError, InvalidArgument, Inva
 from echomq_worker.handlers import Handlers, PayloadRefused
 from echomq_worker.job import Job
 from echomq_worker.options import Limits, Options
+from echomq_worker.settings import Settings
 from tests.support.executing import bound
 
 if TYPE_CHECKING:
@@ -141,6 +142,12 @@ def test_functions_that_cannot_be_bound(handler: Any, words: tuple[str, ...]) ->
         {"concurrency": 0},
         {"concurrency": True},
         {"concurrency": "10"},
+        {"concurrency": 10**9},
+        {"prefetch": 10**9},
+        {"consumers": 10**9},
+        {"timeout_ms": 10**12},
+        {"retry": Exponential(1, 10**12)},
+        {"retry": Jitter(Fixed(10**12))},
         {"consumers": 0},
         {"max_attempts": 0},
         {"max_attempts": 1.5},
@@ -166,6 +173,31 @@ def test_options_are_checked_when_they_are_given(options: dict[str, Any]) -> Non
     assert str(refused.value).startswith(f"handler of work: {name}: expected ")
     assert "\n" not in str(refused.value)
     assert len(handlers) == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "setting"),
+    [
+        ("concurrency", "concurrency"),
+        ("prefetch", "prefetch"),
+        ("max_attempts", "max_attempts"),
+        ("lease_ms", "lease_ms"),
+        ("retry", "retry_delay_ms"),
+    ],
+)
+def test_an_option_goes_from_where_to_where_its_setting_goes(option: str, setting: str) -> None:
+    """Whichever of the two a number stands in, it is taken or refused, with the same words."""
+    marks: Any = Settings.model_fields[setting].metadata
+    (least,), (most,) = [one.ge for one in marks if hasattr(one, "ge")], [one.le for one in marks if hasattr(one, "le")]
+    for value in (least, most):
+        Handlers().register("work", **{option: value})
+        Settings(**{"beat_ms": 1, setting: value})
+    for value in (least - 1, most + 1):
+        expected = f"expected an integer from {least} to {most}"
+        with pytest.raises(InvalidArgument, match=f"work: {option}: {expected}"):
+            Handlers().register("work", **{option: value})
+        with pytest.raises(ConfigError, match=expected):
+            Settings(**{setting: value})
 
 
 def test_queue_names_are_checked_and_used_once() -> None:
