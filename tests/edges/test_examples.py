@@ -20,6 +20,7 @@ import pytest
 from redis.asyncio import Redis
 
 from echomq_worker import sync
+from echomq_worker.cli.load import load_worker
 from echomq_worker.connector import connect
 from echomq_worker.identity import default_mint, group_for
 from echomq_worker.jobs import Jobs
@@ -52,6 +53,22 @@ def test_the_build_checks_the_examples_with_both_type_checkers() -> None:
     assert re.search(r"^mypy --strict .* examples$", build, re.MULTILINE)
     assert re.search(r"^pyright( |$)", build, re.MULTILINE)
     assert (settings["include"], settings["typeCheckingMode"]) == (["examples"], "strict")
+
+
+def test_the_list_of_examples_is_whole_and_its_lines_lead_somewhere() -> None:
+    """Each example has its line; what the lines run is there: a worker with handlers, a file, an application."""
+    folder = PROJECT / "examples"
+    text = (folder / "README.md").read_text()
+    there = {path.name for path in folder.glob("*.py")} | {
+        path.name + "/" for path in folder.iterdir() if (path / "README.md").exists()
+    }
+
+    assert set(re.findall(r"^\| \[(\S+)\]", text, re.MULTILINE)) == there
+    workers = re.findall(r"run (examples[\w.]+:worker)", text)
+    assert len(workers) >= 5
+    assert [target for target in workers if not list(load_worker(target).handlers)] == []
+    assert [path for path in re.findall(r"python (\S+)", text) if not (PROJECT / path).exists()] == []
+    assert all(hasattr(example(name), "app") for name in re.findall(r"uvicorn examples\.(\w+):app", text))
 
 
 @pytest.mark.blocks("FastAPI reads its own files when it is first asked")
