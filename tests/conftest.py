@@ -32,6 +32,16 @@ _UNMEASURED = (
     *("tests/conformance/test_mutations.py", "tests/conformance/test_servers.py", "tests/conformance/test_native.py"),
 )
 
+# The processes that these start are measured, as what is tried there runs in them only. Of all others the tests' own
+# process is: measuring one that is started costs it 0.3 s, and there are hundreds.
+_PROCESSES_MEASURED = (
+    *("tests/edges/test_cli_run.py", "tests/edges/test_cli_processes.py", "tests/edges/test_cli_reload.py"),
+    *("tests/edges/test_cli_demo.py", "tests/edges/test_cli_top.py", "tests/edges/test_cli_web.py"),
+    *("tests/edges/test_testing.py", "tests/edges/test_probes_fleet.py"),
+)
+# By it a process that is started knows what to measure.
+_MEASURE_PROCESSES = "COVERAGE_PROCESS_CONFIG"
+
 
 # What takes longest comes first, in as many shares as there are processes; those of one line never run side by side.
 _LONGEST = (
@@ -40,6 +50,19 @@ _LONGEST = (
     ("tests/faults/test_driver_controls.py", "tests/faults/test_upgrade.py", "tests/faults/test_flows.py"),
     ("tests/faults/test_repeats.py", "tests/edges/test_acl_suites.py", "tests/faults/test_memory.py"),
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have what xdist starts measured once. pytest-cov begins twice in it, and `patch = subprocess` would be a third;
+    the marker `no_cover` ends but one of these.
+    """
+    measuring = getattr(config.pluginmanager.getplugin("_cov"), "cov_controller", None)
+    if measuring is None:
+        return
+    if hasattr(config, "workerinput"):
+        measuring.pause()
+    elif config.getoption("numprocesses", None):
+        os.environ.pop(_MEASURE_PROCESSES, None)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -83,6 +106,8 @@ def _guards(request: pytest.FixtureRequest) -> Iterator[None]:
     exempt = _exempt(request)
     with ExitStack() as stack:
         stack.enter_context(guards.clean_environment())
+        if not request.node.nodeid.startswith(_PROCESSES_MEASURED):
+            os.environ.pop(_MEASURE_PROCESSES, None)
         if "leaves_tasks" not in exempt:
             stack.enter_context(guards.no_threads_left())
         if "blocks" not in exempt:

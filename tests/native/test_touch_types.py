@@ -65,13 +65,15 @@ async def test_a_key_of_another_type_leaves_everything_as_it_was(case: str, flow
     state, verb = ALL_CASES[case]
     state = ungrouped(case, state)
     refused = set()
+    await queue.put(state)
+    found = await queue.state()
     for name in NAMES:
         await queue.raw.flushall()
         await queue.put(state | {name: WRONG[name]})
-        before = await queue.state()
         error = await _refusal(verb, flow)
         if error:
             refused.add(name)
             assert "WRONGTYPE" in error, f"{case}, {name}"
+            before = found | {name: WRONG[name]}
             assert await queue.state() == before, f"{case}: written although {name} has another type"
     assert refused, f"{case}: no key was ever refused, the test is blind"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import os
 import platform
 import secrets
@@ -19,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from urllib.parse import quote
 
 import redis
@@ -140,6 +141,7 @@ class ValkeyServer:
                 socket_timeout=_READY_S,
                 retry=Retry(NoBackoff(), 0),
                 client_name="tests-admin",
+                **_NAMELESS,
             )
         return self._admin
 
@@ -236,8 +238,17 @@ class ValkeyServer:
 OwnServer = Callable[..., ValkeyServer]
 
 
+def _nameless() -> dict[str, Any]:
+    """Where a client can be told to tell no version of itself: it looks through all that is installed for it."""
+    return {"driver_info": None} if "driver_info" in inspect.signature(redis.asyncio.Redis).parameters else {}
+
+
+_NAMELESS = _nameless()
+
+
 def raw_client(url: str) -> redis.asyncio.Redis:
     """A plain client for asserting on keys: bytes in, bytes out, nothing is sent twice. The caller closes it."""
+    retry = Retry(NoBackoff(), 0)
     return redis.asyncio.Redis.from_url(
-        url, decode_responses=False, socket_timeout=10, retry=Retry(NoBackoff(), 0), client_name="tests-raw"
+        url, decode_responses=False, socket_timeout=10, retry=retry, client_name="tests-raw", **_NAMELESS
     )
