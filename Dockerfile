@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# The daemon with the examples. For handlers of your own: FROM this image, COPY your module to /app, CMD ["run", "app:worker"].
+# The daemon with the examples. An image with handlers of your own is made FROM this one: docs/running.md, Containers.
 
 # The server of the profile `native`: Valkey with the module emq. Built in its own image, against the libraries it runs with.
 FROM valkey/valkey:9 AS module
@@ -20,13 +20,13 @@ COPY lua ./lua
 COPY native ./native
 COPY echomq_worker ./echomq_worker
 # Ours and every dependency as wheels, so that the last stage needs no network and no compiler.
-RUN pip wheel --no-cache-dir --wheel-dir /wheels '.[fast,web,metrics]'
+RUN pip wheel --no-cache-dir --wheel-dir /wheels '.[cron,fast,metrics,web]'
 
 FROM python:3.12-slim-bookworm
 ENV PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
-    pip install --no-cache-dir --no-index --find-links /wheels 'echomq-worker[fast,web,metrics]' \
+    pip install --no-cache-dir --no-index --find-links /wheels 'echomq-worker[cron,fast,metrics,web]' \
     && groupadd --gid 10001 worker \
     && useradd --uid 10001 --gid worker --home-dir /app --no-create-home --shell /usr/sbin/nologin worker
 WORKDIR /app

@@ -49,6 +49,7 @@ def lane_app() -> typer.Typer:
     )
     app.callback()(lambda: None)
     app.command("list", epilog="Example: echomq-worker lane list emails")(list_lanes)
+    app.command("id", epilog="Example: echomq-worker lane id tenant-7")(lane_id)
     app.command("pause", epilog="Example: echomq-worker lane pause emails tenant-7")(pause)
     app.command("resume", epilog="Example: echomq-worker lane resume emails tenant-7")(resume)
     app.command("limit", epilog="Example: echomq-worker lane limit emails tenant-7 5")(limit)
@@ -78,6 +79,11 @@ def list_lanes(queue: Queue, *, url: Url = None, as_json: AsJson = False) -> Non
         for view in views
     ]
     print_table(("group", "waiting", "active", "limit", "weight", "paused", "served"), rows)
+
+
+def lane_id(group: Group) -> None:
+    """Print the branded id of a lane that is named by any text. Lists, metrics and the dashboard show lanes by it."""
+    say(_lane(group))
 
 
 def pause(queue: Queue, group: Group, *, url: Url = None) -> None:

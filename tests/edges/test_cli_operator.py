@@ -302,6 +302,7 @@ def test_lanes_in_the_operators_hand(cli: Cli, keyspace: Keyspace) -> None:
     tenant = group_for("tenant-7")
     keyspace.put(lane(1, group=tenant))
 
+    assert cli("lane", "id", "tenant-7") == cli("lane", "id", tenant) == (0, f"{tenant}\n", "")
     assert cli("lane", "pause", QUEUE, "tenant-7") == (0, "paused\n", "")
     assert cli("lane", "limit", QUEUE, "tenant-7", "2")[1] == "at most 2 at a time\n"
     assert cli("lane", "weight", QUEUE, tenant, "3")[1] == "3 per turn\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,6 +60,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "job logs": (QUEUE, ID),
     "job log": (QUEUE, ID, "a line"),
     "lane list": (QUEUE,),
+    "lane id": (GROUP,),
     "lane pause": (QUEUE, GROUP),
     "lane resume": (QUEUE, GROUP),
     "lane limit": (QUEUE, GROUP, "1"),
@@ -71,6 +73,8 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "native build": (),
     "native path": (),
 }
+# An event of the log that is named as a command might be.
+LOGGED = {"job dead"}
 # By what the help calls a value. Of a name, its own name is shown too where the word stands for several kinds.
 WRONG: dict[str, tuple[str, ...]] = {
     "CRON": ("0 3 * *", "0 25 * * *", "0 0 31 2 *", "daily", ""),
@@ -218,3 +222,18 @@ def test_no_summary_is_cut(group: str, capsys: pytest.CaptureFixture[str], monke
     said = text[text.index("Commands:") :].split("\n\n")[0].splitlines()[1:]
     assert {line.split()[0] for line in said} == names
     assert [line for line in said if not line.endswith(".") or line.endswith("...")] == []
+
+
+def test_the_commands_of_the_questions_page_exist() -> None:
+    """What docs/questions.md tells a user to type is a command with these words, and its options are those of it."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "questions.md").read_text()
+    known, found = commands(), 0
+    for code in re.findall(r"`([^`]+)`", " ".join(page.split())):
+        words = " ".join(code.split()[:2])
+        if words.split()[0] not in groups() or words in LOGGED:
+            continue
+        assert words in known, code
+        options = {option for parameter in known[words].params for option in parameter.opts}
+        assert {word for word in code.split() if word.startswith("--")} <= options, code
+        found += 1
+    assert found > 10

@@ -49,6 +49,7 @@ SERVICE: dict[str, Any] = {
     "command": [WORD],
     "environment": {"*": str},
     "volumes": [re.compile(r"[a-z-]+:/\S+")],
+    "ports": [re.compile(r"127\.0\.0\.1:\d+:\d+")],
     "depends_on": {"*": {"condition": re.compile("service_(started|healthy|completed_successfully)")}},
     "healthcheck": HEALTHCHECK,
     "stop_grace_period": DURATION,
@@ -141,7 +142,8 @@ def test_the_worker_scales_and_has_time_to_end(services: dict[str, Any]) -> None
 
 def test_every_url_leads_to_the_server_of_the_file(services: dict[str, Any]) -> None:
     """Worker and producer wait for Valkey to be healthy and reach it by its service name."""
-    for name, server in (("worker", "valkey"), ("producer", "valkey"), ("worker-native", "valkey-native")):
+    for name in ("worker", "producer", "dashboard", "worker-native"):
+        server = "valkey-native" if name == "worker-native" else "valkey"
         assert services[name]["environment"]["ECHOMQ_URL"] == f"redis://{server}:6379/0"
         assert services[name]["depends_on"] == {server: {"condition": "service_healthy"}}
 
@@ -168,6 +170,13 @@ def test_the_native_profile_is_the_same_with_the_module(services: dict[str, Any]
     assert (load, json.loads(stages()[stage]["CMD"])[1:]) == ("--loadmodule", ["--loadmodule", module])
     assert stages()[stage]["COPY"] == f"--from=module /src/emq.so {module}"
     assert (stages()["module"]["COPY"], stages()["module"]["FROM"]) == ("native /src", "valkey/valkey:9 AS module")
+
+
+def test_the_dashboard_asks_for_a_token_that_the_user_gives(services: dict[str, Any]) -> None:
+    """Only with its profile, only for this machine, on the port on which it listens; no token stands in the file."""
+    dashboard = services["dashboard"]
+    assert (dashboard["profiles"], dashboard["command"]) == (["dashboard"], ["web", "--http", "0.0.0.0:8080"])
+    assert (dashboard["environment"]["ECHOMQ_WEB_TOKEN"][:2], dashboard["ports"]) == ("${", ["127.0.0.1:8080:8080"])
 
 
 # ------------------------------------------------------------------------------------------- Dockerfile
@@ -204,6 +213,15 @@ def test_base_images_are_pinned_and_slim() -> None:
     """
     bases = [rest.split()[0] for word, rest in instructions() if word == "FROM"]
     assert bases == ["valkey/valkey:9"] * 2 + ["python:3.12-slim-bookworm"] * 2
+
+
+def test_the_image_has_what_a_daemon_may_need() -> None:
+    """The same extras are built and installed, and all of them but those that are for developing or a choice."""
+    project = (PROJECT / "pyproject.toml").read_text()
+    (every,) = re.findall(r'^all = \["echomq-worker\[(.*)\]"\]$', project, re.MULTILINE)
+    dockerfile = (PROJECT / "Dockerfile").read_text()
+    built, installed = (set(found.split(",")) for found in re.findall(r"\[([a-z,]+)\]'", dockerfile))
+    assert built == installed == set(every.split(",")) - {"embedded", "otel", "reload"}
 
 
 def test_the_image_runs_as_nobody_special() -> None:

@@ -21,6 +21,7 @@ import pytest
 from echomq_worker.cli.run import run
 from tests.support.process import WorkerProcess, run_worker
 from tests.support.valkey import ValkeyServer
+from tests.support.waiting import wait_until_sync
 
 PROJECT = Path(__file__).resolve().parents[2]
 README = PROJECT / "README.md"
@@ -106,6 +107,21 @@ def test_programs_on_the_pages_run(page: Path, tmp_path: Path, monkeypatch: pyte
             (tmp_path / "app.py").write_text(block)
         namespace: dict[str, object] = {"__name__": page.stem}
         exec(compile(block, page.name, "exec", dont_inherit=True), namespace)  # noqa: S102 - the page is ours
+
+
+def test_a_worker_in_an_application_leaves_it_its_signals(url: str, server: ValkeyServer, tmp_path: Path) -> None:
+    """The page's FastAPI application under its server: a job is completed, SIGTERM ends both in order."""
+    source = next(block for block in blocks(PROJECT / "docs" / "running.md", "python") if block.startswith("# shop.py"))
+    (tmp_path / "shop.py").write_text(source)
+    uvicorn = (sys.executable, "-m", "uvicorn")
+    with WorkerProcess("shop:app", "--port", "0", env={"ECHOMQ_URL": url}, cwd=tmp_path, command=uvicorn) as shop:
+        shop.saw_sync("Application startup complete")
+        assert shell("echomq-worker enqueue side-jobs x", tmp_path, url).returncode == 0
+        completed = "emq:{side-jobs}:metrics:completed"
+        wait_until_sync(lambda: server.admin.hget(completed, "count") == b"1", "the job is completed", 20)
+        shop.send(signal.SIGTERM)
+        assert shop.ended_sync() in {0, -signal.SIGTERM}  # which one is uvicorn's choice
+        assert "Application shutdown complete" in shop.log_text()
 
 
 async def test_the_producer_of_the_readme_produces(url: str, server: ValkeyServer) -> None:
