@@ -17,8 +17,8 @@ import anyio
 from echomq_worker.claims import Claimed, Claims
 from echomq_worker.clock import Clock, Rhythm
 from echomq_worker.connector import Wire
-from echomq_worker.degraded import Degraded
-from echomq_worker.errors import CommandTimeout, ServerError, Unreachable, WireError
+from echomq_worker.degraded import FAULTS, Degraded
+from echomq_worker.errors import AuthenticationFailed, CommandTimeout, Unreachable
 from echomq_worker.job import LEASE_LOST, Job, ask, cancel
 from echomq_worker.journal import Journal
 from echomq_worker.keyspace import Keys
@@ -155,7 +155,7 @@ class Consumer:
         with anyio.CancelScope(shield=True):
             try:
                 replies = await evaluate_many(self._wire, calls)
-            except Unreachable:
+            except (Unreachable, AuthenticationFailed):
                 if claims:
                     self.claims.unsent()
                 raise
@@ -184,7 +184,7 @@ class Consumer:
                 if beat.asked:
                     # The rest is a leg too: one that fails each time is an outage, not one per beat.
                     self._degraded.good()
-            except (WireError, ServerError) as error:
+            except FAULTS as error:
                 await self._nap.sleep(self._clock, self._degraded.fail(error, self._nap.wake))
 
     async def read_receipt(self) -> list[Job]:

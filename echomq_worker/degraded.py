@@ -10,14 +10,18 @@ from collections.abc import Callable
 
 from echomq_worker.backoff import Exponential, delay_ms
 from echomq_worker.clock import Clock
-from echomq_worker.errors import ServerError, WireError
+from echomq_worker.errors import AuthenticationFailed, ServerError, WireError
 from echomq_worker.logs import Logger
 
 CAP_MS = 30_000
-# A script error that does not go away is a bug or a broken key: the process ends, rather than live and do nothing.
+# A script error that does not go away is a bug or a broken key, a login that is refused time and again is a password
+# that has changed: the process ends, rather than live and do nothing.
 SCRIPT_ERRORS = 10
 
-Fault = WireError | ServerError
+Fault = WireError | ServerError | AuthenticationFailed
+# The same, for `except`: what a loop waits for. A login may be refused in flight by a server that has taken over and
+# has no users yet.
+FAULTS = (WireError, ServerError, AuthenticationFailed)
 
 
 def _nobody(*_what: object) -> None:
@@ -108,9 +112,9 @@ class Degraded:
         """Count a failed beat and answer how many ms to wait; `wake` is called when another loop gets through
         meanwhile.
 
-        Raises the error itself when a script keeps failing.
+        Raises the error itself when a script keeps failing, or the login is refused.
         """
-        self._script_errors = self._script_errors + 1 if isinstance(error, ServerError) else 0
+        self._script_errors = 0 if isinstance(error, WireError) else self._script_errors + 1
         if self._script_errors >= SCRIPT_ERRORS:
             raise error
         self.streak += 1

@@ -102,7 +102,9 @@ class FenceRefused(EchoMQError):
 
 
 class AuthenticationFailed(EchoMQError):
-    """The server refused the credentials at connect (NOAUTH, WRONGPASS, NOPERM)."""
+    """The server refused the credentials at connect (NOAUTH, WRONGPASS, NOPERM). A worker that runs waits, and tries
+    ten times.
+    """
 
 
 class ServerError(EchoMQError):
@@ -173,10 +175,20 @@ class Unreadable(EchoMQError):
     """A payload is missing, or cannot be decoded or validated. The text never holds any of the payload's content."""
 
 
+def is_of_the_server(error: BaseException | None) -> bool:
+    """Whether an error says all there is to know: the server, or the way to it, is in trouble. A trace of who met it
+    adds nothing.
+    """
+    if isinstance(error, ServerError):
+        return error.code in _RIGHTS
+    return isinstance(error, (WireError, AuthenticationFailed, FenceRefused))
+
+
 _REFUSALS: dict[str, type[Refused]] = {
     refused.code: refused for refused in (KindRefused, Stale, StateRefused, Locked, RateLimited)
 }
 _GONE = "EMQSTALE job gone"
+_RIGHTS = frozenset({"NOAUTH", "NOPERM", "WRONGPASS"})
 
 
 def refusal(text: str) -> Refused | None:

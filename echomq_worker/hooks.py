@@ -20,7 +20,7 @@ from typing import Any, Literal
 import anyio
 from anyio.abc import TaskGroup
 
-from echomq_worker.errors import ConfigError, EchoMQError
+from echomq_worker.errors import ConfigError, EchoMQError, is_of_the_server
 from echomq_worker.handlers import filled_by, name_of
 from echomq_worker.job import Job
 from echomq_worker.logs import Logger
@@ -170,7 +170,8 @@ class Hooks:
 
     def _blame(self, hook: Hook, queue: str, id: str, error: BaseException) -> None:
         why = {"reason": str(error)} if isinstance(error, EchoMQError) else {}
-        self._log.error(f"{hook.kind} raised", queue=queue, id=id, hook=hook.name, exc_info=error, **why)
+        trace = None if is_of_the_server(error) else error
+        self._log.error(f"{hook.kind} raised", queue=queue, id=id, hook=hook.name, exc_info=trace, **why)
 
 
 class QueueHooks:

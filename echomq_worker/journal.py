@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from echomq_worker.clock import Clock
-from echomq_worker.errors import Unreadable
+from echomq_worker.errors import Unreadable, is_of_the_server
 from echomq_worker.hooks import QueueHooks
 from echomq_worker.job import Job
 from echomq_worker.logs import Logger, current_job
@@ -142,5 +142,8 @@ class Journal:
 
 
 def _trace(job: Job) -> BaseException | None:
-    """The exception whose trace helps: a handler's own, not one that steers or that says what a payload is not."""
-    return None if isinstance(job.exception, (Unreadable, Reject, Retry)) else job.exception
+    """The exception whose trace helps: a handler's own, not one that steers, that says what a payload is not, or with
+    which a call of the handler's met an outage of the server.
+    """
+    error = job.exception
+    return None if isinstance(error, (Unreadable, Reject, Retry)) or is_of_the_server(error) else error

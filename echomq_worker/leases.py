@@ -19,8 +19,8 @@ import anyio
 
 from echomq_worker.clock import Clock
 from echomq_worker.connector import Wire
-from echomq_worker.degraded import SCRIPT_ERRORS, Outage
-from echomq_worker.errors import EchoMQError, ServerError, WireError
+from echomq_worker.degraded import FAULTS, SCRIPT_ERRORS, Outage
+from echomq_worker.errors import EchoMQError, ServerError
 from echomq_worker.job import Job
 from echomq_worker.keyspace import Keys
 from echomq_worker.script import Call, evaluate_many
@@ -299,7 +299,7 @@ class Keeper:
     async def _beat(self, wire: Wire) -> None:
         try:
             self.extended += await self._leases.beat(wire, tell=self._tell)
-        except (WireError, ServerError) as error:
+        except FAULTS as error:
             self._refusals = self._refusals + 1 if isinstance(error, ServerError) else 0
             if self._refusals >= SCRIPT_ERRORS:
                 raise

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from echomq_worker.cancel import read_request
 from echomq_worker.clock import Clock
 from echomq_worker.degraded import Degraded
-from echomq_worker.errors import ServerError, WireError
+from echomq_worker.errors import AuthenticationFailed, ServerError, WireError
 from echomq_worker.keyspace import Keys
 from echomq_worker.logs import Logger
 from echomq_worker.nap import Nap
@@ -51,7 +51,7 @@ class Listener:
             while True:
                 try:
                     await self.hear()
-                except WireError as error:
+                except (WireError, AuthenticationFailed) as error:
                     await self._nap.sleep(self._clock, self._degraded.fail(error, self._nap.wake))
         except ServerError as error:
             self._log.warning(

@@ -13,8 +13,7 @@ from collections import deque
 import anyio
 
 from echomq_worker.clock import Clock, Rhythm
-from echomq_worker.degraded import Degraded
-from echomq_worker.errors import ServerError, WireError
+from echomq_worker.degraded import FAULTS, Degraded
 from echomq_worker.keyspace import Keys
 from echomq_worker.nap import Nap
 from echomq_worker.parking import Parking
@@ -112,7 +111,7 @@ class Metronome:
                     self._degraded.worked()
                 await self._listen()
                 self._degraded.good()
-            except (WireError, ServerError) as error:
+            except FAULTS as error:
                 await self._end.sleep(self._clock, self._degraded.fail(error, self._end.wake))
 
     async def _listen(self) -> None:

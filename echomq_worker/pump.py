@@ -16,8 +16,7 @@ from echomq_worker.calendars import Calendars
 from echomq_worker.clock import Clock, Rhythm
 from echomq_worker.connector import Wire
 from echomq_worker.dead import Retention
-from echomq_worker.degraded import Degraded
-from echomq_worker.errors import ServerError, WireError
+from echomq_worker.degraded import FAULTS, Degraded
 from echomq_worker.identity import Mint
 from echomq_worker.keyspace import Keys
 from echomq_worker.logs import Logger
@@ -164,7 +163,7 @@ class Pump:
             self._poked, began_ms = False, self._clock.monotonic_ms()
             try:
                 tick = await self.beat()
-            except (WireError, ServerError) as error:
+            except FAULTS as error:
                 await self._nap.sleep(self._clock, self._degraded.fail(error, self._nap.wake))
                 continue
             self._degraded.good()

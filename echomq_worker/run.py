@@ -350,7 +350,7 @@ class Run:
             try:
                 if await self.exhausted(BURST_HORIZON_MS):
                     self.stop()
-            except WireError:
+            except (WireError, AuthenticationFailed):
                 continue  # the loops say so
 
 

@@ -14,8 +14,8 @@ import anyio
 
 from echomq_worker.clock import Clock
 from echomq_worker.connector import Wire
-from echomq_worker.degraded import Degraded
-from echomq_worker.errors import ServerError, Unavailable, Unreachable, WireError
+from echomq_worker.degraded import FAULTS, Degraded
+from echomq_worker.errors import AuthenticationFailed, ServerError, Unavailable, Unreachable
 from echomq_worker.job import Job
 from echomq_worker.keyspace import Keys
 from echomq_worker.nap import Nap
@@ -146,7 +146,7 @@ class Settle:
                 continue
             try:
                 await self.beat()
-            except (WireError, ServerError) as error:
+            except FAULTS as error:
                 self.resent += len(self._sending)
                 wait_ms = self._degraded.fail(error, self._nap.wake)
                 await self._nap.sleep(self._clock, min(wait_ms, HURRIED_MS) if self._hurried else wait_ms)
@@ -160,7 +160,7 @@ class Settle:
         before, self._counted = self._counted, True
         try:
             return [answer.decode() for answer in await evaluate(self._wire, "settle", declared, arguments)]
-        except (Unreachable, Unavailable):
+        except (Unreachable, Unavailable, AuthenticationFailed):
             self._counted = before
             raise
         except ServerError as error:
@@ -184,7 +184,7 @@ class Settle:
         asked = [("HGET", self._keys.found(self._sending[number][0].id), "last_error") for number in died]
         try:
             said = await self._wire.pipeline(asked)
-        except (WireError, ServerError):
+        except FAULTS:
             return {}
         own = [getattr(self._sending[number][1], "error", None) for number in died]
         rows = [text.decode("utf-8", "replace") if isinstance(text, bytes) else None for text in said]

@@ -114,7 +114,7 @@ QUEUE_JOBS = Instrument(
 QUEUE_READY = Instrument(
     "echomq_queue_ready_jobs",
     "gauge",
-    "Jobs that could be claimed now: pending and all lanes. What an autoscaler reads.",
+    "Jobs that wait to be claimed: pending and all lanes. What an autoscaler reads.",
     ("queue",),
     scope="shared",
 )

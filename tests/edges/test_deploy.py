@@ -38,7 +38,7 @@ GROUPED = re.compile(r"\b(?:by|on)\s*\(([^)]*)\)")
 # Functions and operators that are used; another one is a slip, or belongs here first.
 WORDS = {
     *("sum", "max", "min", "count", "by", "on", "and", "or", "vector"),
-    *("rate", "increase", "histogram_quantile"),
+    *("rate", "increase", "min_over_time", "histogram_quantile"),
 }
 
 
@@ -55,7 +55,7 @@ def wrong(expression: str) -> list[str]:
         if name in SERIES:
             labels |= set(SERIES[name].labels)
             used = {one or other for one, other in MATCHER.findall(re.sub(r'"[^"]*"', '""', selector))}
-            found += [f"{name}: no label {label}" for label in used - set(SERIES[name].labels)]
+            found += [f"{name}: no label {label}" for label in used - set(SERIES[name].labels) - SCRAPED]
     for group in GROUPED.findall(expression):
         found += [f"grouped by {label}, which nothing has" for label in _split(group) - labels - SCRAPED]
     plain = re.sub(r'\{[^}]*\}|\[[^\]]*\]|"[^"]*"', "", GROUPED.sub(lambda match: match[0].split("(")[0], expression))
@@ -224,11 +224,12 @@ def test_a_sidecar_ends_after_its_application() -> None:
 
 def test_the_workers_are_scraped_where_they_answer() -> None:
     """By the usual annotations."""
-    deployment = documents(DEPLOY / "kubernetes" / "worker.yaml")[0]
-    found = deployment["spec"]["template"]["metadata"]["annotations"]
-    _, worker = worker_of(deployment)
-    assert found["prometheus.io/port"] == str(worker["ports"][0]["containerPort"])
-    assert (found["prometheus.io/path"], found["prometheus.io/scrape"]) == ("/metrics", "true")
+    for path in KUBERNETES:
+        deployment = documents(path)[0]
+        found = deployment["spec"]["template"]["metadata"]["annotations"]
+        _, worker = worker_of(deployment)
+        assert found["prometheus.io/port"] == str(worker["ports"][0]["containerPort"])
+        assert (found["prometheus.io/path"], found["prometheus.io/scrape"]) == ("/metrics", "true")
 
 
 # The part of KEDA's ScaledObject that is used.
@@ -241,7 +242,7 @@ SCALED: dict[str, Any] = {
         "minReplicaCount": int,
         "maxReplicaCount": int,
         "pollingInterval": int,
-        "cooldownPeriod": int,
+        "advanced": {"horizontalPodAutoscalerConfig": {"behavior": {"scaleDown": {"stabilizationWindowSeconds": int}}}},
         "triggers": [
             {
                 "type": re.compile("prometheus"),
@@ -250,6 +251,7 @@ SCALED: dict[str, Any] = {
                     "query": re.compile(r".+"),
                     # KEDA takes its numbers as text.
                     "threshold": re.compile(r"\d+(\.\d+)?"),
+                    "ignoreNullValues": re.compile("true|false"),
                 },
             }
         ],
@@ -268,6 +270,9 @@ def test_the_autoscaler_reads_ready_jobs() -> None:
     query = trigger["metadata"]["query"]
     assert wrong(query) == []
     assert "max by (queue) (echomq_queue_ready_jobs" in query
+    # Without a number an autoscaler lets the workers be; a queue that is paused asks for none.
+    assert trigger["metadata"]["ignoreNullValues"] == "false"
+    assert "1 - max by (queue) (echomq_queue_paused" in query
 
 
 def test_the_shape_of_an_autoscaler_can_be_missed() -> None:
