@@ -279,7 +279,7 @@ class Worker:
             yield None
             return
         async with self._lifespan.entered(
-            lambda: settings or self._settings or load_settings(), f"{self._name}-lifespan"
+            lambda: settings or self._settings or load_settings(), f"{self._name}:lifespan"
         ) as state:
             yield state
 

@@ -51,10 +51,10 @@ async def test_the_connector_goes_where_the_worker_was_told(
     async with connect(url) as connector, running(worker, url):
         await Jobs(connector).enqueue("first", "enqueued")
         await wait_until(lambda: len(seen) == 2, "both jobs were passed on")
-        assert "echomq-worker-lifespan" in {client["name"] for client in await raw.client_list()}
+        assert "echomq-worker:lifespan" in {client["name"] for client in await raw.client_list()}
 
     assert sorted(seen) == ["enqueued", "repeated"]
-    assert "echomq-worker-lifespan" not in {client["name"] for client in await raw.client_list()}
+    assert "echomq-worker:lifespan" not in {client["name"] for client in await raw.client_list()}
 
 
 async def test_plain_functions_have_theirs(url: str, raw: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ async def test_plain_functions_have_theirs(url: str, raw: Redis, monkeypatch: py
         await Jobs(connector).enqueue("first", "enqueued")
         await wait_until(lambda: seen == ["enqueued"], "the job was passed on")
 
-    assert "echomq-worker-lifespan" not in {client["name"] for client in await raw.client_list()}
+    assert "echomq-worker:lifespan" not in {client["name"] for client in await raw.client_list()}
 
 
 async def test_a_handler_that_is_called_as_a_function_has_it_too(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
