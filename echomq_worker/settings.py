@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
-from annotated_types import Ge, Le
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic.functional_validators import ModelWrapValidatorHandler
@@ -237,8 +236,8 @@ def expected(name: str, field: FieldInfo) -> str:
         return URL_FORMS if name == "url" else "a secret text"
     if kinds == [int]:
         marks: list[Any] = field.metadata
-        least = next(mark.ge for mark in marks if isinstance(mark, Ge))
-        most = next(mark.le for mark in marks if isinstance(mark, Le))
+        (least,) = [mark.ge for mark in marks if hasattr(mark, "ge")]
+        (most,) = [mark.le for mark in marks if hasattr(mark, "le")]
         return str(Bounds(least, most, ms=name.endswith("_ms")))
     return "a text of 1 to 64 characters"
 
