@@ -20,7 +20,7 @@ import typer
 
 from echomq_worker.cli import Exit, only_ours, say_error
 from echomq_worker.cli.common import Url, WireMode, settings_for
-from echomq_worker.errors import ConfigError
+from echomq_worker.errors import AuthenticationFailed, ConfigError, ServerError
 
 if TYPE_CHECKING:
     from echomq_worker.settings import Settings
@@ -209,9 +209,12 @@ def _work(
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        if only_ours(error) is not None:
-            raise
-        return _say_crash(error)
+        ours = only_ours(error)
+        # A group is what a loop has ended with: the server was there, which exit code 3 denies.
+        in_a_loop = isinstance(error, BaseExceptionGroup) and isinstance(ours, (ServerError, AuthenticationFailed))
+        if ours is None or in_a_loop:
+            return _say_crash(error)
+        raise
     finally:
         # It would wait for what does not let itself be cancelled.
         if not left:
