@@ -32,7 +32,8 @@ RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
 WORKDIR /app
 COPY examples ./examples
 USER 10001:10001
-# What the daemon takes as the order to finish what it has in hand; it is PID 1 here and needs no init.
+# What the daemon takes as the order to finish what it has in hand. It may be PID 1; where handlers leave processes behind
+# give the container an init: docs/running.md, Stop.
 STOPSIGNAL SIGTERM
 # Whether the worker works, where ECHOMQ_HTTP says where it answers; else whether the server is there.
 HEALTHCHECK --interval=15s --timeout=5s --start-period=10s --retries=3 CMD ["echomq-worker", "health"]

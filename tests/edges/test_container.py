@@ -53,6 +53,7 @@ SERVICE: dict[str, Any] = {
     "depends_on": {"*": {"condition": re.compile("service_(started|healthy|completed_successfully)")}},
     "healthcheck": HEALTHCHECK,
     "stop_grace_period": DURATION,
+    "init": bool,
     "restart": re.compile("no|always|on-failure|unless-stopped"),
 }
 COMPOSE: dict[str, Any] = {"name": WORD, "services": {"*": SERVICE}, "volumes": {"*": type(None)}}
@@ -138,6 +139,7 @@ def test_the_worker_scales_and_has_time_to_end(services: dict[str, Any]) -> None
     grace_ms = int(worker["environment"]["ECHOMQ_GRACE_MS"])
     assert milliseconds(worker["stop_grace_period"]) >= grace_ms + 10_000
     assert worker["restart"] == "unless-stopped"
+    assert worker["init"], "what handlers leave behind is waited for"
 
 
 def test_every_url_leads_to_the_server_of_the_file(services: dict[str, Any]) -> None:
@@ -165,7 +167,7 @@ def test_the_native_profile_is_the_same_with_the_module(services: dict[str, Any]
         "ECHOMQ_URL": "redis://valkey-native:6379/0",
         "ECHOMQ_WIRE": "auto",
     }
-    kept = {"build", "image", "command", "stop_grace_period", "restart"}
+    kept = {"build", "image", "command", "init", "stop_grace_period", "restart"}
     assert {key: worker[key] for key in kept} == {key: other[key] for key in kept}
     assert (load, json.loads(stages()[stage]["CMD"])[1:]) == ("--loadmodule", ["--loadmodule", module])
     assert stages()[stage]["COPY"] == f"--from=module /src/emq.so {module}"
