@@ -93,6 +93,8 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert (ended.returncode, [line for line in said if not line.startswith("INFO")]) == (0, [])
     api = (tmp_path / "site" / "api" / "index.html").read_text()
     assert [name for name in echomq_worker.__all__ if f'id="echomq_worker.{name}"' not in api] == []
+    # Diagrams are drawn where there is no other network, too.
+    assert 'src="../assets/mermaid.tiny.js"' in (tmp_path / "site" / "concepts" / "index.html").read_text()
     # Text of the docstring, which stands in no page: what is shown comes from the code.
     assert "returns it unchanged" in api
 

@@ -35,7 +35,7 @@ PAGES = {
     "web": "dashboard.md",
 }
 _VARIABLE = re.compile(r"\bECHOMQ_[A-Z_]+\b")
-_HEAD = "| argument or option | takes | default | variable | meaning |\n|---|---|---|---|---|"
+_HEAD = "| argument or option | meaning | takes | default | variable |\n|---|---|---|---|---|"
 _KINDS = {int: "an integer", str: "text"}
 
 
@@ -149,11 +149,13 @@ def _coded(text: str) -> str:
 
 def _row(name: str, one: Any) -> str:
     words = one.metavar if is_argument(one) else " / ".join((*one.opts, *one.secondary_opts))
-    shown = f"`{words}`" if is_argument(one) or one.is_flag else f"`{words} {one.metavar}`"
-    variable_name = variable_of(name, one)
-    meaning = re.sub(r" \(ECHOMQ_[A-Z_]+\)", "", str(one.help))
-    cells = (shown, _takes(one), _default(one, variable_name), f"`{variable_name}`" if variable_name else "", meaning)
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells[:-1]) + f" | {_coded(cells[-1])} |"
+    shown = words if is_argument(one) or one.is_flag else f"{words} {one.metavar}"
+    # A bar in a table's code needs an escape on a forge, which the site would show.
+    named = f"<code>{shown.replace('|', '&#124;')}</code>" if "|" in shown else f"`{shown}`"
+    stands_for = variable_of(name, one)
+    meaning = _coded(re.sub(r" \(ECHOMQ_[A-Z_]+\)", "", str(one.help)))
+    cells = (named, meaning, _takes(one), _default(one, stands_for), f"`{stands_for}`" if stands_for else "")
+    return "| " + " | ".join(cells) + " |"
 
 
 def _takes(one: Any) -> str:

@@ -1,4 +1,4 @@
-"""The settings as docs/settings.md has them: variable, name, option, type, default, unit, bounds, meaning.
+"""The settings as docs/settings.md has them: variable, name, option, meaning, type, default, unit, bounds.
 
 Source: issue "Made for the people who run it", Docs (references generated from the code).
 """
@@ -20,7 +20,7 @@ _FORMS = {"url": ("URL", URL_FORMS), "http": ("address", FORM)}
 
 def table() -> str:
     """A row for each setting, in the order in which they are declared."""
-    head = ["| variable, name, option | type | default | unit | bounds | meaning |", "|---|---|---|---|---|---|"]
+    head = ["| variable, name, option | meaning | type | default | unit | bounds |", "|---|---|---|---|---|---|"]
     return "\n".join([*head, *(_row(name, field) for name, field in Settings.model_fields.items())])
 
 
@@ -29,7 +29,7 @@ def _row(name: str, field: FieldInfo) -> str:
     default = "unset" if field.default is None else f"`{str(field.default).lower()}`"
     kind, bounds = _FORMS.get(name) or _kind(field)
     unit = "ms" if name.endswith("_ms") else ""
-    return f"| {names} | {kind} | {default} | {unit} | {bounds} | {field.description} |"
+    return f"| {names} | {field.description} | {kind} | {default} | {unit} | {bounds} |"
 
 
 def _kind(field: FieldInfo) -> tuple[str, str]:
