@@ -65,6 +65,12 @@ class Bound:
     named: tuple[tuple[str, _Fill], ...] = ()
     decode: Callable[[bytes], object] | None = None
 
+    @property
+    def needs_state(self) -> bool:
+        """Whether it has a parameter `state` without a default."""
+        parameter = inspect.signature(self.function).parameters.get("state")
+        return parameter is not None and parameter.default is parameter.empty
+
     def caller(self, state: object = None) -> Callable[[Job], Any]:
         """The function of a job that calls the handler: returns its value, or the coroutine to await.
 

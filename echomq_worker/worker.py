@@ -275,6 +275,7 @@ class Worker:
         """The lifespan, for the length of a block; what it yields, None where there is none. `settings`: where its
         connector goes, instead of the worker's own, or the environment's.
         """
+        self.check_state()
         if self._lifespan is None:
             yield None
             return
@@ -282,6 +283,15 @@ class Worker:
             lambda: settings or self._settings or load_settings(), f"{self._name}:lifespan"
         ) as state:
             yield state
+
+    def check_state(self) -> None:
+        """Raises ConfigError where a handler needs the state, and there is no lifespan that yields one."""
+        needy = next((bound for bound in self.handlers if bound.needs_state), None)
+        if needy is not None and self._lifespan is None:
+            raise ConfigError(
+                f"handler {needy.name} of {needy.options.queue}: parameter state: it is what the lifespan yields, "
+                "and there is none, expected @worker.lifespan"
+            )
 
     def _chosen(self, queues: Sequence[str], settings: Settings) -> list[Bound]:
         if not self.handlers.queues:

@@ -66,7 +66,9 @@ def check(
     split_target(target)
     settings = settings_for(url, wire=wire)
     settings.require_url()
-    bounds = list(load_worker(target).handlers)
+    worker = load_worker(target)
+    worker.check_state()
+    bounds = list(worker.handlers)
     handlers = [_handler_row(bound, settings) for bound in bounds]
     facts = run_async(_ask(settings, bounds))
     warnings = [*unknown_variables(), *complaints(facts)]

@@ -73,9 +73,9 @@ def list_dead(queue: Queue, *, limit: Limit = 50, offset: Offset = 0, url: Url =
 
         async with connected(settings) as connector:
             with progress_bar(queue, counted=False):
-                return await Jobs(connector).browse(queue, "dead", limit=limit, offset=offset)
+                return await Jobs(connector).browse(queue, "dead", limit=limit + 1, offset=offset)
 
-    print_jobs(run_async(ask()), as_json=as_json)
+    print_jobs(run_async(ask()), limit, as_json=as_json)
 
 
 def show(queue: Queue, id: JobId, *, url: Url = None, as_json: AsJson = False) -> None:

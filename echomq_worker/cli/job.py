@@ -92,8 +92,8 @@ def list_jobs(
     # Any text: what is no state is refused there, in one line.
     chosen: Any = state
     lane = lane_of(group)
-    views = _ask(url, queue, lambda jobs: jobs.browse(queue, chosen, group=lane, limit=limit, offset=offset))
-    print_jobs(views, as_json=as_json)
+    views = _ask(url, queue, lambda jobs: jobs.browse(queue, chosen, group=lane, limit=limit + 1, offset=offset))
+    print_jobs(views, limit, as_json=as_json)
 
 
 def remove(
@@ -207,11 +207,18 @@ def log(
     say(str(count))
 
 
-def print_jobs(views: Sequence[JobView], *, as_json: bool) -> None:
-    """Jobs as a table, or a line of JSON each."""
+def print_jobs(views: Sequence[JobView], limit: int, *, as_json: bool) -> None:
+    """The first `limit` jobs as a table, or a line of JSON each; a note on stderr where that is not all of them."""
+    more, views = len(views) > limit, views[:limit]
     if as_json:
         print_lines(_facts(view) for view in views)
-        return
+    else:
+        _print_table(views)
+    if more:
+        note(f"there are more than these {limit}: --limit and --offset show them")
+
+
+def _print_table(views: Sequence[JobView]) -> None:
     rows = [
         (view.id, view.state, view.attempts, view.failures, view.group, moment(view.score), view.last_error)
         for view in views

@@ -296,6 +296,14 @@ def test_check_refuses_what_run_would_refuse(cli: Cli, tmp_path: Path, monkeypat
     assert code == 2
     assert "handler of emails: lease_ms=1999: expected at least two beats (2 x 1000 ms)" in err
 
+    (tmp_path / "stateless_app.py").write_text(
+        "from echomq_worker import Worker\nworker = Worker()\n"
+        "@worker.handler('emails')\nasync def one(payload: bytes, state) -> None: ...\n"
+    )
+    for command in (("check",), ("run", "--burst")):
+        code, _, err = cli(*command, "stateless_app:worker")
+        assert (code, "parameter state: it is what the lifespan yields, and there is none" in err) == (2, True)
+
 
 @pytest.mark.parametrize(("refused", "policy"), [("-info -config", None), ("-info", "noeviction")])
 def test_check_works_where_the_server_tells_little(

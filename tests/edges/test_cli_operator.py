@@ -139,16 +139,19 @@ def test_queue_audit(cli: Cli, keyspace: Keyspace) -> None:
 
 
 def test_dead_list_and_show(cli: Cli, keyspace: Keyspace) -> None:
-    """The newest first with its reason; one whole, with its log; a job that is not dead is 1."""
+    """The newest first with its reason, and a note where there are more; one whole, with its log; a job that is not
+    dead is 1.
+    """
     keyspace.put(merged(DEAD, {f"{ROW}:logs": ["a line", "\x1b[2J"]}, flat(7)))
 
-    _, page, _ = cli("dead", "list", QUEUE, "--json", "--limit", "2")
-    _, table, _ = cli("dead", "list", QUEUE)
+    _, page, more = cli("dead", "list", QUEUE, "--json", "--limit", "2")
+    _, table, no_more = cli("dead", "list", QUEUE, "--limit", "3")
     code, out, _ = cli("dead", "show", QUEUE, ID)
     _, as_json, _ = cli("dead", "show", QUEUE, ID, "--json")
     alive = cli("dead", "show", QUEUE, job(7))
 
     assert [one["id"] for one in lines(page)] == [job(3), job(2)]
+    assert (more, no_more) == ("there are more than these 2: --limit and --offset show them\n", "")
     assert "Timeout 3" in table
     assert (code, "last_error  Timeout 1" in out, "a line" in out, "\x1b" in out) == (0, True, True, False)
     assert json.loads(as_json)["log"] == ["a line", "\x1b[2J"]

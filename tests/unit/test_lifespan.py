@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from echomq_worker import Connector, sync
+from echomq_worker import Connector, Worker, sync
 from echomq_worker.connector import Wire
 from echomq_worker.errors import ConfigError
 from echomq_worker.lifespan import Lifespan, yielded_type
@@ -100,3 +100,26 @@ def test_a_parameter_that_nobody_fills_is_refused_with_what_there_is(wanting: An
     """In one line that names the function, its parameters, and what is expected."""
     with pytest.raises(ConfigError, match=rf"^lifespan {wanting.__name__}: parameters .*: expected none, or one"):
         Lifespan.of(wanting)
+
+
+async def test_a_state_that_nobody_yields_is_told_before_a_job_sees_none() -> None:
+    """By name, without a default. A default, a lifespan or a test's own state will do."""
+    worker = Worker()
+
+    @worker.handler("defaulted")
+    def defaulted(payload: bytes, state: object = "own") -> None: ...
+
+    async with worker.entered():
+        worker.check_state()
+
+    @worker.handler("needy")
+    def needy(payload: bytes, state: object) -> None: ...
+
+    with pytest.raises(ConfigError, match=r"^handler .*needy of needy: parameter state: .* the lifespan yields"):
+        async with worker.entered():
+            pass
+    with worker.override_lifespan("state"):
+        async with worker.entered() as state:
+            assert state == "state"
+    worker.lifespan(generator)
+    worker.check_state()
