@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -16,6 +17,13 @@ _NS_PER_MS = 1_000_000
 # An event loop with a timer of whole milliseconds may wake somebody so much too early.
 _EARLY_MS = 2.0
 _EARLY_PART = 1 / 200
+
+
+class Timer(Protocol):
+    """What will be called later."""
+
+    def cancel(self) -> object:
+        """Do not call it; after it was called nothing happens."""
 
 
 class Clock(Protocol):
@@ -29,6 +37,10 @@ class Clock(Protocol):
 
     async def sleep_ms(self, ms: float) -> None:
         """Return after `ms` milliseconds; zero or less gives the event loop one turn. Cancellation goes through."""
+
+    def call_later(self, ms: float, callback: Callable[[], object], /) -> Timer:
+        """Call `callback` on the running event loop after `ms` milliseconds, in a later turn also for zero or less."""
+        ...
 
 
 class SystemClock:
@@ -47,6 +59,10 @@ class SystemClock:
     async def sleep_ms(self, ms: float) -> None:
         """Sleep on the running event loop for `ms` milliseconds; zero or less yields once."""
         await asyncio.sleep(ms / 1000)
+
+    def call_later(self, ms: float, callback: Callable[[], object], /) -> Timer:
+        """A timer of the running event loop."""
+        return asyncio.get_running_loop().call_later(max(0.0, ms / 1000), callback)
 
 
 @dataclass(frozen=True, slots=True)

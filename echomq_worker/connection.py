@@ -34,6 +34,8 @@ _HIGH_WATER_BYTES: Final = 1 << 20
 # When the loop was blocked, replies may lie in the socket unread: the watchdog looks a second time before it acts.
 _SECOND_LOOK_S: Final = 0.05
 _CLOSING_S: Final = 1.0
+# What is so large takes the server a while: it leaves at once, so that the server works on it while this turn goes on.
+_LARGE_BYTES: Final = 1_024
 _UNAVAILABLE: Final = frozenset(
     {
         "ASK",
@@ -194,6 +196,8 @@ class Link(asyncio.Protocol):
         if not write.packed:
             self._loop.call_soon(self._flush)
         write.packed.append(packed)
+        if len(packed) >= _LARGE_BYTES:
+            self._flush()
         if self._watch is None:
             self._watch = self._loop.call_later(self.timeout_s, self._look)
         return answer

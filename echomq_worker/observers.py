@@ -198,7 +198,7 @@ class Observers:
         while self._notes or not self._closed:
             if not self._notes:
                 self._idle = True
-                await self._nap.until(anyio.sleep_forever)
+                await self._nap.wait()
                 continue
             kind, *values = self._notes.popleft()
             event = kind(*values)

@@ -142,7 +142,7 @@ class Settle:
         while not (self._closed and not self._waiting and not self._sending):
             if not self._waiting and not self._sending:
                 self._idle = True
-                await self._nap.until(anyio.sleep_forever)
+                await self._nap.wait()
                 continue
             try:
                 await self.beat()

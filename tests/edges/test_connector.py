@@ -77,29 +77,46 @@ async def test_a_transaction_in_one_pipeline_is_not_torn(url: str) -> None:
     assert results == [[1, 0]] * 200
 
 
+def _writes_of(connector: Connector, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What the connector writes to its transport from here on."""
+    assert connector._link is not None
+    transport: Any = connector._link._transport
+    writes: list[bytes] = []
+
+    class Counting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(transport, name)
+
+        def write(self, data: bytes) -> None:
+            writes.append(data)
+            transport.write(data)
+
+    monkeypatch.setattr(connector._link, "_transport", Counting())
+    return writes
+
+
 async def test_many_callers_in_one_turn_leave_in_one_write(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """100 calls and a pipeline of one event-loop turn are one write to the transport.
 
     Report 80 (taskforcesh/bullmq#3401).
     """
     async with connect(url) as connector:
-        assert connector._link is not None
-        transport: Any = connector._link._transport
-        writes: list[bytes] = []
-
-        class Counting:
-            def __getattr__(self, name: str) -> Any:
-                return getattr(transport, name)
-
-            def write(self, data: bytes) -> None:
-                writes.append(data)
-                transport.write(data)
-
-        monkeypatch.setattr(connector._link, "_transport", Counting())
+        writes = _writes_of(connector, monkeypatch)
         calls = [connector.call("ECHO", i) for i in range(100)]
         replies = await asyncio.gather(*calls, connector.pipeline([("ECHO", "x"), ("ECHO", "y")]))
     assert replies == [*(str(i).encode() for i in range(100)), [b"x", b"y"]]
     assert len(writes) == 1
+
+
+async def test_what_is_large_does_not_wait_for_the_end_of_the_turn(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command of a KiB leaves at once, with what was queued before it; what follows in the same turn is a write of
+    its own. Replies are in the order of the calls.
+    """
+    async with connect(url) as connector:
+        writes = _writes_of(connector, monkeypatch)
+        replies = await asyncio.gather(*(connector.call("ECHO", text) for text in ("first", "x" * 1_024, "y", "z")))
+    assert replies == [b"first", b"x" * 1_024, b"y", b"z"]
+    assert [write.count(b"ECHO") for write in writes] == [2, 2]
 
 
 @pytest.mark.parametrize(

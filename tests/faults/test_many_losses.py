@@ -6,14 +6,14 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import pairwise
 
 from redis.asyncio import Redis
 
-from echomq_worker.clock import SystemClock
+from echomq_worker.clock import SystemClock, Timer
 from echomq_worker.connector import connect
 from echomq_worker.errors import ConnectionLost
 from echomq_worker.job import Job
@@ -40,6 +40,11 @@ class Noted(SystemClock):
         """As it is, and kept."""
         self.waits.append(ms)
         await super().sleep_ms(ms)
+
+    def call_later(self, ms: float, callback: Callable[[], object], /) -> Timer:
+        """As it is, and kept."""
+        self.waits.append(ms)
+        return super().call_later(ms, callback)
 
 
 async def test_the_same_curve_answers_whichever_command_fails(server: ValkeyServer, url: str, raw: Redis) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+from collections.abc import Callable
 
 # 2026-01-01T00:00:00Z: later than the ids' epoch, so that ids can be minted.
 START_MS = 1_767_225_600_000
@@ -58,3 +59,13 @@ class ManualClock:
         future = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self._monotonic_ms + ms, next(self._order), future))
         await future
+
+    def call_later(self, ms: float, callback: Callable[[], object], /) -> asyncio.Future[None]:
+        """A timer that `advance` runs; zero or less is the next turn of the loop."""
+        future = asyncio.get_running_loop().create_future()
+        future.add_done_callback(lambda done: None if done.cancelled() else callback())
+        if ms <= 0:
+            future.set_result(None)
+        else:
+            heapq.heappush(self._sleepers, (self._monotonic_ms + ms, next(self._order), future))
+        return future
