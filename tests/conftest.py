@@ -26,12 +26,17 @@ settings.register_profile("tests", deadline=None, derandomize="CI" in os.environ
 settings.load_profile("tests")
 
 
-# What they try is in Lua, or is tried by others too: measuring the Python under them doubles what they take.
+# What they try is in Lua, or is tried by others too, or in great numbers: measuring the Python under them doubles what
+# they take.
 _UNMEASURED = (
     *("tests/scripts/", "tests/native/", "tests/faults/", "tests/edges/test_admin.py::test_two_hundred"),
     *("tests/conformance/test_mutations.py", "tests/conformance/test_servers.py", "tests/conformance/test_native.py"),
+    *("tests/edges/test_busy_queue.py", "tests/edges/test_cluster_scripts.py", "tests/edges/test_fairness.py"),
+    *("tests/edges/test_flows.py::test_thousands", "tests/edges/test_latency.py", "tests/edges/test_lean.py"),
+    *("tests/edges/test_many_queues.py", "tests/edges/test_repeat_fleet.py", "tests/edges/test_web_browser.py"),
+    *("tests/edges/test_web_scale.py", "tests/loops/test_a_day.py", "tests/loops/test_pump.py::test_a_day"),
+    *("tests/unit/test_gates.py", "tests/unit/test_guarantees.py", "tests/unit/test_identity.py::test_a_million"),
 )
-
 # The processes that these start are measured, as what is tried there runs in them only. Of all others the tests' own
 # process is: measuring one that is started costs it 0.3 s, and there are hundreds.
 _PROCESSES_MEASURED = (

@@ -7,12 +7,13 @@ limit splits instead. Import directions are import-linter's, see pyproject.toml.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -22,7 +23,15 @@ FILE_LINES = 400
 FUNCTION_LINES = 50
 _PAGES = {".html", ".css", ".js", ".svg"}
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+class Function(NamedTuple):
+    """What the rules look at."""
+
+    name: str
+    line: int
+    lines: int
+    documented: bool
+
 
 # An exception to a rule, and two words or more that say why.
 EXCEPTION = re.compile(r"#\s*(noqa|type:\s*ignore|pragma:\s*no)\b")
@@ -37,9 +46,14 @@ def python_files() -> list[Path]:
     return sorted(path for folder in FOLDERS for path in (PROJECT / folder).rglob("*.py"))
 
 
-def functions(tree: ast.AST) -> Iterator[Function]:
+@functools.cache
+def functions(source: str) -> list[Function]:
     """Every function in it, nested ones too."""
-    return (node for node in ast.walk(tree) if isinstance(node, Function))
+    return [
+        Function(node.name, node.lineno, (node.end_lineno or 0) - node.lineno + 1, bool(ast.get_docstring(node)))
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
 
 
 def long_files(sizes: dict[str, int]) -> list[str]:
@@ -50,18 +64,18 @@ def long_files(sizes: dict[str, int]) -> list[str]:
 def long_functions(name: str, source: str) -> list[str]:
     """The functions over the limit, with their size, the decorators not counted."""
     return [
-        f"{name}:{node.lineno} {node.name}: {lines} lines, at most {FUNCTION_LINES}"
-        for node in functions(ast.parse(source))
-        if (lines := (node.end_lineno or 0) - node.lineno + 1) > FUNCTION_LINES
+        f"{name}:{one.line} {one.name}: {one.lines} lines, at most {FUNCTION_LINES}"
+        for one in functions(source)
+        if one.lines > FUNCTION_LINES
     ]
 
 
 def silent_tests(name: str, source: str) -> list[str]:
     """The tests without a docstring."""
     return [
-        f"{name}:{node.lineno} {node.name}: no docstring, expected the promise it shows"
-        for node in functions(ast.parse(source))
-        if node.name.startswith("test_") and not ast.get_docstring(node)
+        f"{name}:{one.line} {one.name}: no docstring, expected the promise it shows"
+        for one in functions(source)
+        if one.name.startswith("test_") and not one.documented
     ]
 
 
