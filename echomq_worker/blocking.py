@@ -24,7 +24,6 @@ from typing import Any, Final, Generic, Self, TypeVar
 import hiredis
 
 from echomq_worker import bounds, identity
-from echomq_worker.address import Kind
 from echomq_worker.bounds import checked
 from echomq_worker.connection import Answer, Errors, pack
 from echomq_worker.endpoint import Endpoint, told
@@ -104,6 +103,10 @@ class BlockingLink:
         # The end, or something that nobody asked for.
         return False
 
+    async def aclose(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - as a Link has it
+        """As `close`, for those who await."""
+        self.close()
+
     def submit(self, packed: bytes, size: int, /) -> _Known[Answer]:
         """As `exchange`, for those who await."""
         return _Known(self.exchange(packed, size))
@@ -162,8 +165,8 @@ class _Here:
         self.opening = threading.Lock()
 
 
-class BlockingConnector:
-    """Commands for the threads of a process, over as many connections as threads call at the same time.
+class BlockingServer:
+    """Commands to one server for the threads of a process, over as many connections as threads call at the same time.
 
     Making one opens nothing: the first call connects, in the process and the thread that makes it. A connection that
     the server has closed meanwhile is replaced before anything is sent; nothing is ever sent twice.
@@ -171,22 +174,17 @@ class BlockingConnector:
 
     def __init__(
         self,
-        url: str,
+        url: str | Endpoint,
         *,
         wire_version: str = "echomq:3.0.0",
         connect_timeout_ms: int = 5000,
         command_timeout_ms: int = 5000,
         name: str = "echomq",
     ) -> None:
-        """Raise ConfigError for a URL (that of a cluster is one) or timeout that cannot be used."""
+        """Raise ConfigError for a URL or timeout that cannot be used."""
         checked("connect_timeout_ms", connect_timeout_ms, bounds.ANSWER_MS)
         checked("command_timeout_ms", command_timeout_ms, bounds.ANSWER_MS)
-        self._endpoint = Endpoint.parse(url)
-        if self._endpoint.address.kind is Kind.CLUSTER:
-            raise ConfigError(
-                f"url {self._endpoint.safe}: a cluster is not spoken to without an event loop, expected one server or "
-                "its sentinels, or echomq_worker.connect"
-            )
+        self._endpoint = url if isinstance(url, Endpoint) else Endpoint.parse(url)
         self._wire_version = wire_version
         self._connect_timeout_ms = connect_timeout_ms
         self._command_timeout_s = command_timeout_ms / 1000
@@ -296,14 +294,21 @@ class BlockingConnector:
         else:
             here.idle.append(link)
 
-    def _connect(self, here: _Here) -> BlockingLink:
+    def dial(self, wire_version: str | None, *, cluster: bool = False) -> BlockingLink:
+        """A connection of its own to the server of the URL, greeted; the fence is asked where `wire_version` says what
+        it has to hold. Raises what `open` raises.
+        """
         until = monotonic() + self._connect_timeout_ms / 1000
+        return self._dial(self._endpoint, until, wire_version, cluster=cluster)
+
+    def _connect(self, here: _Here) -> BlockingLink:
         if not self._endpoint.sentinels:
-            return self._dial(self._endpoint, until, primary=False)
+            return self.dial(self._wire_version)
+        until = monotonic() + self._connect_timeout_ms / 1000
         with here.opening:
             named = finished(find_primary(self._endpoint, self._connect_timeout_ms, ask=_ask))
             try:
-                link = self._dial(named.endpoint, until, primary=True)
+                link = self._dial(named.endpoint, until, self._wire_version, primary=True)
             except BaseException:
                 named.failed()
                 raise
@@ -318,7 +323,9 @@ class BlockingConnector:
             raise
         return link
 
-    def _dial(self, server: Endpoint, until: float, *, primary: bool) -> BlockingLink:
+    def _dial(
+        self, server: Endpoint, until: float, wire_version: str | None, *, primary: bool = False, cluster: bool = False
+    ) -> BlockingLink:
         late = f"{server.safe}: no connection within {self._connect_timeout_ms} ms"
         try:
             opened = server.open_socket(max(_LEAST_S, until - monotonic()))
@@ -328,7 +335,7 @@ class BlockingConnector:
             raise
         link = BlockingLink(opened, server.peer, until - monotonic())
         try:
-            finished(shake_hands(link, server, self._wire_version, self._name, cluster=False, primary=primary))
+            finished(shake_hands(link, server, wire_version, self._name, cluster=cluster, primary=primary))
         except Unreachable as error:
             link.close()
             if isinstance(error.__cause__, CommandTimeout):
@@ -346,15 +353,15 @@ class BlockingWire:
 
     __slots__ = ("_connector",)
 
-    def __init__(self, connector: BlockingConnector) -> None:
+    def __init__(self, connector: BlockingServer) -> None:
         self._connector = connector
 
     async def call(self, *args: Any) -> Any:
-        """As `BlockingConnector.call`."""
+        """As `BlockingServer.call`."""
         return self._connector.call(*args)
 
     async def pipeline(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """As `BlockingConnector.pipeline`."""
+        """As `BlockingServer.pipeline`."""
         return self._connector.pipeline(commands)
 
 

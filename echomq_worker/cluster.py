@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 from echomq_worker.address import Host
 from echomq_worker.clock import Clock
@@ -25,6 +25,8 @@ from echomq_worker.keyspace import slot
 from echomq_worker.parking import Berth
 from echomq_worker.single import Connector
 from echomq_worker.twins import SCRIPTS, Spoken, least
+
+T = TypeVar("T")
 
 # What a node says that is no primary now: after a failover its slots are somewhere else.
 _NO_PRIMARY = frozenset({"LOADING", "MASTERDOWN", "READONLY"})
@@ -192,8 +194,8 @@ class ClusterConnector(Connector):
             some = every if at == EVERY else [await self._nodes.of(FENCE_SLOT if at == ANY else at)]
             for node in some:
                 parts.setdefault(node, []).append(number)
-        answers = await asyncio.gather(
-            *(self._part(node, [commands[number] for number in numbers]) for node, numbers in parts.items())
+        answers = await self._together(
+            [self._part(node, [commands[number] for number in numbers]) for node, numbers in parts.items()]
         )
         if failed := [answer for answer in answers if isinstance(answer, EchoMQError)]:
             _raise_where_none_answered(failed, len(answers))
@@ -202,6 +204,10 @@ class ClusterConnector(Connector):
             for at, number in enumerate(numbers):
                 found[number].append(answer if isinstance(answer, EchoMQError) else answer[at])
         return [together(command, replies) for command, replies in zip(commands, found, strict=True)]
+
+    @staticmethod
+    async def _together(parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        return await asyncio.gather(*parts)
 
     async def _part(self, node: Node, commands: Sequence[Sequence[Any]]) -> list[Any] | EchoMQError:
         """The replies of one node, or what became of the connection to it."""

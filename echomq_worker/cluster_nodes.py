@@ -165,9 +165,13 @@ class Nodes:
         """The connector to a node of that address; made where there is none. Raises EchoMQError when closed."""
         if self.closed:
             raise self._is_closed()
-        if address not in self._nodes:
-            self._nodes[address] = Node(address, self._terms, self)
-        return self._nodes[address]
+        node = self._nodes.get(address)
+        if node is None:
+            node = self._nodes[address] = self._made(address)
+        return node
+
+    def _made(self, address: Host) -> Node:
+        return Node(address, self._terms, self)
 
     def moved(self, told: Redirect) -> None:
         """A node has sent us on: its word counts at once, and the rest of the map is asked for again."""
@@ -244,8 +248,7 @@ class Nodes:
     async def _told_by(self, address: Host, limit_ms: int) -> SlotMap:
         terms = self._terms
         try:
-            async with asyncio.timeout(limit_ms / 1000):
-                reply = await self._asked(address)
+            reply = await self._asked_within(address, limit_ms)
         except TimeoutError:
             raise Unreachable(f"{terms.endpoint.at(*address).safe}: no map of slots within {limit_ms} ms") from None
         if isinstance(reply, ServerError):
@@ -261,6 +264,10 @@ class Nodes:
         if not told.primaries:
             raise Unavailable(f"CLUSTERDOWN {terms.endpoint.at(*address).safe}: no node has slots")
         return told
+
+    async def _asked_within(self, address: Host, limit_ms: int) -> Any:
+        async with asyncio.timeout(limit_ms / 1000):
+            return await self._asked(address)
 
     async def _asked(self, address: Host) -> Any:
         """The reply to CLUSTER SLOTS over the connection that stands, else over one for this question."""

@@ -77,7 +77,7 @@ class Lifespan:
                 made = make_connector(numbers.require_url(), wire=numbers.wire, **options)
                 connector: Any = await connected.enter_async_context(made)
             else:
-                from echomq_worker.blocking import BlockingConnector
+                from echomq_worker.blocking_connector import BlockingConnector
 
                 # The first call of a thread opens it.
                 connector = BlockingConnector(numbers.require_url(), **options)
@@ -120,5 +120,5 @@ def _takes(function: Callable[..., Any]) -> Takes:
 
 def _is_blocking(annotation: object) -> bool:
     # Who is annotated with it has imported it; a worker's memory is counted.
-    module = sys.modules.get("echomq_worker.blocking")
+    module = sys.modules.get("echomq_worker.blocking_connector")
     return module is not None and annotation is module.BlockingConnector

@@ -19,8 +19,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from echomq_worker import admin, cancel, flows, jobs, lanes, metrics, repeat
 from echomq_worker.admission import New
-from echomq_worker.blocking import BlockingConnector as Connector
 from echomq_worker.blocking import BlockingWire, finished
+from echomq_worker.blocking_connector import BlockingConnector as Connector
 from echomq_worker.connector import Wire
 from echomq_worker.flows import Node
 from echomq_worker.identity import Mint

@@ -22,7 +22,8 @@ try:
 except ImportError as error:
     raise ImportError("echomq_worker.testing needs pytest: pip install pytest") from error
 
-from echomq_worker.blocking import BlockingConnector, BlockingWire
+from echomq_worker.blocking import BlockingWire
+from echomq_worker.blocking_connector import BlockingConnector
 from echomq_worker.children import Dependencies
 from echomq_worker.codec import encode
 from echomq_worker.connector import Wire, connect

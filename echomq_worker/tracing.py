@@ -20,7 +20,7 @@ from typing import Any, overload
 import anyio
 import anyio.to_thread
 
-from echomq_worker.blocking import BlockingConnector
+from echomq_worker.blocking_connector import BlockingConnector
 from echomq_worker.connector import Wire
 from echomq_worker.errors import ServerError
 from echomq_worker.keyspace import Keys

@@ -147,7 +147,7 @@ def test_a_server_that_cannot_be_used(url: str, own_server: OwnServer) -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("redis+cluster://host:6379", "a cluster is not spoken to without an event loop"),
+        ("redis+cluster://host:6379/1", "database"),
         ("http://host", "expected a scheme"),
     ],
 )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from echomq_worker import sync
-from echomq_worker.blocking import BlockingConnector
+from echomq_worker.blocking_connector import BlockingConnector
 from echomq_worker.errors import CommandTimeout, ConnectionLost, EchoMQError, Unavailable, Unreachable
 from tests.support.plain import QUEUE
 from tests.support.proxy import Proxy
