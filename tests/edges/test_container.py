@@ -174,13 +174,6 @@ def test_the_native_profile_is_the_same_with_the_module(services: dict[str, Any]
     assert (stages()["module"]["COPY"], stages()["module"]["FROM"]) == ("native /src", "valkey/valkey:9 AS module")
 
 
-def test_the_dashboard_asks_for_a_token_that_the_user_gives(services: dict[str, Any]) -> None:
-    """Only with its profile, only for this machine, on the port on which it listens; no token stands in the file."""
-    dashboard = services["dashboard"]
-    assert (dashboard["profiles"], dashboard["command"]) == (["dashboard"], ["web", "--http", "0.0.0.0:8080"])
-    assert (dashboard["environment"]["ECHOMQ_WEB_TOKEN"][:2], dashboard["ports"]) == ("${", ["127.0.0.1:8080:8080"])
-
-
 # ------------------------------------------------------------------------------------------- Dockerfile
 
 
@@ -215,15 +208,6 @@ def test_base_images_are_pinned_and_slim() -> None:
     """
     bases = [rest.split()[0] for word, rest in instructions() if word == "FROM"]
     assert bases == ["valkey/valkey:9"] * 2 + ["python:3.12-slim-bookworm"] * 2
-
-
-def test_the_image_has_what_a_daemon_may_need() -> None:
-    """The same extras are built and installed, and all of them but those that are for developing or a choice."""
-    project = (PROJECT / "pyproject.toml").read_text()
-    (every,) = re.findall(r'^all = \["echomq-worker\[(.*)\]"\]$', project, re.MULTILINE)
-    dockerfile = (PROJECT / "Dockerfile").read_text()
-    built, installed = (set(found.split(",")) for found in re.findall(r"\[([a-z,]+)\]'", dockerfile))
-    assert built == installed == set(every.split(",")) - {"embedded", "otel", "reload"}
 
 
 def test_the_image_runs_as_nobody_special() -> None:
