@@ -147,8 +147,8 @@ async def _ask(visit: Visit, verb: str, ids: list[str], *, every: bool, error: s
         page = await visit.reader.dead(error=error, older_than_ms=pages.age_ms(age), before="", limit=5_000)
         count = f"{len(page.lines):,}" + (" or more" if page.next else "")
         reason = f"with “{error}” in the reason" if error else ""
-        minted = f"minted over {took(pages.age_ms(age))} ago" if age else ""
-        words = " and ".join(filter(None, (reason, minted)))
+        aged = f"enqueued over {took(pages.age_ms(age))} ago" if age else ""
+        words = " and ".join(filter(None, (reason, aged)))
         question = f"{verb.capitalize()} all dead jobs {words}?"
         detail = f"{count} of {total:,} dead jobs match now; what dies meanwhile and matches goes along."
     elif every:

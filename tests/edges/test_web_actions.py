@@ -128,7 +128,7 @@ async def test_all_that_match_are_done_and_no_other(url: str, raw: Redis) -> Non
         assert "Requeue all dead jobs with “Timeout” in the reason?" in text
         assert "3 of 4 dead jobs match" in text
         aged = text_of((await browser.post(f"{DEAD}/requeue", [*chosen, ("older", "60")])).text)
-        assert "in the reason and minted over 1 h ago?" in aged
+        assert "in the reason and enqueued over 1 h ago?" in aged
         assert (await browser.post(f"{DEAD}/burn", chosen)).status_code == 400
         where = await browser.do(f"{DEAD}/requeue", *chosen, ("confirmed", "yes"))
     assert where == f"{DEAD}?error=Timeout&said=requeued"
