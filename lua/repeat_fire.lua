@@ -9,19 +9,15 @@
 -- ARGV[2] now_ms  of the host
 -- ARGV[3...] name, job id  pairs
 -- returns per pair: fired | not_due | absent | duplicate, then the lowest next run in ms or '' | EMQKIND
--- include: lane
+-- include: firing
 local p, now = ARGV[1], tonumber(ARGV[2])
 if not now then return redis.error_reply('ERR repeat now must be a number of milliseconds') end
-local records, scores, taken = {}, {}, {}
+local scores, taken = look_at_due(p, 2)
+if not scores then return redis.error_reply(taken) end
+local records = {}
 for i = 3, #ARGV, 2 do
-  local name, id = ARGV[i], ARGV[i + 1]
-  if string.sub(id or '', 1, 3) ~= 'JOB' then return redis.error_reply('EMQKIND job id must be JOB-namespaced') end
-  records[i] = redis.call('HMGET', p .. 'repeat:' .. name, 'every_ms', 'template', 'fixed_rate')
-  scores[name] = tonumber(redis.call('ZSCORE', KEYS[1], name))
-  taken[id] = redis.call('EXISTS', p .. 'job:' .. id) == 1
+  records[i] = redis.call('HMGET', p .. 'repeat:' .. ARGV[i], 'every_ms', 'template', 'fixed_rate')
 end
-redis.call('ZCARD', KEYS[2])
-redis.call('LLEN', p .. 'ready')
 
 local answers, fired = {}, 0
 for i = 3, #ARGV, 2 do
@@ -37,13 +33,9 @@ for i = 3, #ARGV, 2 do
   else
     local next_at = now + every
     if record[3] then next_at = score + every * (math.floor((now - score) / every) + 1) end
-    redis.call('ZADD', KEYS[1], 'XX', next_at, name)
-    redis.call('HSET', p .. 'job:' .. id, 'state', 'pending', 'attempts', '0', 'payload', record[2])
-    redis.call('ZADD', KEYS[2], 0, id)
+    fire(p, name, id, record[2], next_at)
     scores[name], taken[id], fired, answer = next_at, true, fired + 1, 'fired'
   end
   answers[#answers + 1] = answer
 end
-wake_flat(p, fired)
-answers[#answers + 1] = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2] or ''
-return answers
+return conclude(p, answers, fired)

@@ -17,24 +17,10 @@ from echomq_worker.errors import ConnectionLost
 from echomq_worker.identity import group_for, is_branded
 from echomq_worker.jobs import Jobs, New
 from echomq_worker.rows import Receipt
+from tests.support.cli import Cli, cli
 from tests.support.valkey import ValkeyServer
 
-Cli = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def cli(url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Runs a command line against the session's server: exit code, stdout, stderr."""
-    monkeypatch.setenv("ECHOMQ_URL", url)
-    # A command may put the current directory on it.
-    monkeypatch.setattr(sys, "path", list(sys.path))
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        written = capsys.readouterr()
-        return code, written.out, written.err
-
-    return run
+__all__ = ["cli"]
 
 
 def the_row(server: ValkeyServer, queue: str, id: str) -> dict[str, bytes]:

@@ -138,8 +138,7 @@ def test_the_worker_scales_and_has_time_to_end(services: dict[str, Any]) -> None
     assert not {"container_name", "ports", "hostname"} & set(worker)
     grace_ms = int(worker["environment"]["ECHOMQ_GRACE_MS"])
     assert milliseconds(worker["stop_grace_period"]) >= grace_ms + 10_000
-    assert worker["restart"] == "unless-stopped"
-    assert worker["init"], "what handlers leave behind is waited for"
+    assert (worker["restart"], worker["init"]) == ("unless-stopped", True)
 
 
 def test_every_url_leads_to_the_server_of_the_file(services: dict[str, Any]) -> None:
@@ -288,16 +287,12 @@ async def test_the_commands_of_the_compose_file(services: dict[str, Any], url: s
     env = {**worker["environment"], "ECHOMQ_URL": url, "ECHOMQ_HTTP": "127.0.0.1:0"}
     with WorkerProcess(*worker["command"], env=env, cwd=PROJECT) as running:
 
-        async def completed() -> int:
-            return int(await raw.hget(f"{base}metrics:completed", "count") or 0)
+        async def completed() -> bool:
+            return int(await raw.hget(f"{base}metrics:completed", "count") or 0) >= enqueued
 
-        await wait_until(lambda: _reached(completed, enqueued), "all that was produced is completed", 20)
+        await wait_until(completed, "all that was produced is completed", 20)
         running.send(signal.SIGTERM)
         assert await running.ended() == 0
-
-
-async def _reached(count: Any, goal: int) -> bool:
-    return int(await count()) >= goal
 
 
 HANDLERS = """

@@ -21,28 +21,13 @@ from echomq_worker.keyspace import Keys
 from echomq_worker.pool import connect_pool
 from echomq_worker.script import evaluate_many, scripts
 from echomq_worker.twins import TWINS, VERSION, _told
-from tests.support.native import load_options, module
+from tests.support.native import load, native, own_native
 from tests.support.proxy import Proxy
 from tests.support.valkey import ValkeyServer, raw_client
 
+__all__ = ["native", "own_native"]
+
 GROUP = "GRP00000000001"
-
-
-@pytest.fixture(scope="module")
-def own() -> Iterator[ValkeyServer]:
-    """A server for these tests, whose module comes and goes."""
-    server = ValkeyServer(args=load_options()).start()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def native(own: ValkeyServer) -> ValkeyServer:
-    """Emptied, with the module."""
-    own.admin.flushall()
-    if not loaded(own):
-        load(own)
-    return own
 
 
 @pytest.fixture
@@ -57,18 +42,6 @@ async def there(native: ValkeyServer) -> AsyncIterator[Redis]:
     """A plain client on it."""
     async with raw_client(native.url) as client:
         yield client
-
-
-def loaded(server: ValkeyServer) -> bool:
-    """Whether it has the module now."""
-    admin: Any = server.admin
-    return any(one[b"name"] == b"emq" for one in admin.module_list())
-
-
-def load(server: ValkeyServer) -> None:
-    """MODULE LOAD."""
-    admin: Any = server.admin
-    admin.execute_command("MODULE", "LOAD", str(module()))
 
 
 def unload(server: ValkeyServer) -> None:

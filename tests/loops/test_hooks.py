@@ -213,8 +213,8 @@ async def test_a_drain_waits_for_hooks(url: str, monkeypatch: pytest.MonkeyPatch
     assert report.counts["hooks_lost"] == 0
 
 
-async def test_a_hook_that_hangs_does_not_hold_up_the_end(url: str) -> None:
-    """At the end of the grace it is cancelled and counted; its job is done all the same."""
+def hanging() -> tuple[Worker, asyncio.Event]:
+    """A worker whose hook does not end, and what it sets when it has begun."""
     worker, begun = Worker(), asyncio.Event()
 
     @worker.handler("a")
@@ -223,39 +223,25 @@ async def test_a_hook_that_hangs_does_not_hold_up_the_end(url: str) -> None:
     @worker.on_complete
     async def hangs() -> None:
         begun.set()
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
+    return worker, begun
+
+
+@pytest.mark.parametrize(("grace_ms", "stops"), [(1_200, 1), (60_000, 2)], ids=["the grace", "a second stop"])
+async def test_a_hook_that_hangs_does_not_hold_up_the_end(url: str, grace_ms: int, stops: int) -> None:
+    """At the end of the grace, or at a second stop, it is cancelled and counted; its job is done all the same."""
+    worker, begun = hanging()
     async with connect(url) as connector:
         await Jobs(connector).enqueue("a", b"")
-        task = asyncio.create_task(worker.run(quick(url, grace_ms=1_200), signals=False))
+        task = asyncio.create_task(worker.run(quick(url, grace_ms=grace_ms), signals=False))
         await begun.wait()
-        worker.stop()
+        for _ in range(stops):
+            worker.stop()
         async with asyncio.timeout(10):
             report = await task
 
     assert (report.completed, report.counts["hooks_lost"]) == (1, 1)
-
-
-async def test_a_second_stop_does_not_wait_for_hooks(url: str) -> None:
-    """As for handlers: the grace is over now."""
-    worker, begun = Worker(), asyncio.Event()
-
-    @worker.handler("a")
-    async def handle() -> None: ...
-
-    @worker.on_complete
-    async def hangs() -> None:
-        begun.set()
-        await asyncio.sleep(60)
-
-    async with connect(url) as connector:
-        await Jobs(connector).enqueue("a", b"")
-        task = asyncio.create_task(worker.run(quick(url, grace_ms=60_000), signals=False))
-        await begun.wait()
-        worker.stop()
-        worker.stop()
-        async with asyncio.timeout(10):
-            assert (await task).counts["hooks_lost"] == 1
 
 
 # --------------------------------------------------------------------------------------------- by themselves

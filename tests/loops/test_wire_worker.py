@@ -7,7 +7,6 @@ Source: issue "The native twins: a Valkey module, and wire 6".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,29 +19,15 @@ from echomq_worker.jobs import Jobs, New
 from echomq_worker.keyspace import Keys
 from echomq_worker.lanes import Lanes
 from echomq_worker.worker import Worker
-from tests.support.native import load_options
+from tests.support.native import load, native, own_native
 from tests.support.running import quick, running
 from tests.support.valkey import ValkeyServer, raw_client
 from tests.support.waiting import wait_until
 
+__all__ = ["native", "own_native"]
+
 KEYS = Keys("jobs")
 GROUP = "GRP00000000001"
-
-
-@pytest.fixture(scope="module")
-def own() -> Iterator[ValkeyServer]:
-    """A server with the module."""
-    server = ValkeyServer(args=load_options()).start()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def native(own: ValkeyServer) -> ValkeyServer:
-    """Emptied, its counters of calls at zero."""
-    own.admin.flushall()
-    own.admin.config_resetstat()
-    return own
 
 
 def calls(server: ValkeyServer) -> dict[str, int]:
@@ -119,7 +104,7 @@ async def test_the_hand_over_gives_back_by_the_script_where_the_command_has_gone
     async with running(held.worker, native.url, wire="auto", grace_ms=1) as run:
         await wait_until(lambda: held.began == [id], "it runs")
         admin.execute_command("MODULE", "UNLOAD", "emq")
-    admin.execute_command("MODULE", "LOAD", load_options()[1])
+    load(native)
     assert run.report.released == 1
     async with raw_client(native.url) as raw:
         assert await raw.zrange(KEYS.pending, 0, -1) == [id.encode()]

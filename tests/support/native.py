@@ -10,8 +10,10 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,3 +61,33 @@ def load_options() -> tuple[str, ...]:
 def native_server(own_server: OwnServer, **options: object) -> ValkeyServer:
     """A server of the test's own with the module."""
     return own_server(args=load_options(), **options)
+
+
+@pytest.fixture(scope="module")
+def own_native() -> Iterator[ValkeyServer]:
+    """A server for one file of tests, whose module may come and go."""
+    server = ValkeyServer(args=load_options()).start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def native(own_native: ValkeyServer) -> ValkeyServer:
+    """That one with the module, emptied, its counters of calls at zero."""
+    own_native.admin.flushall()
+    if not loaded(own_native):
+        load(own_native)
+    own_native.admin.config_resetstat()
+    return own_native
+
+
+def loaded(server: ValkeyServer) -> bool:
+    """Whether it has the module now."""
+    admin: Any = server.admin
+    return any(one[b"name"] == b"emq" for one in admin.module_list())
+
+
+def load(server: ValkeyServer) -> None:
+    """MODULE LOAD."""
+    admin: Any = server.admin
+    admin.execute_command("MODULE", "LOAD", str(module()))

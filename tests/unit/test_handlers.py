@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from pydantic import BaseModel
-from typing_extensions import TypedDict
 
 from echomq_worker.backoff import Exponential, Fixed, Jitter
 from echomq_worker.errors import ConfigError, EchoMQError, InvalidArgument, InvalidQueueName
@@ -17,44 +14,10 @@ from echomq_worker.job import Job
 from echomq_worker.options import Limits, Options
 from echomq_worker.settings import Settings
 from tests.support.executing import bound
+from tests.support.models import Base, Email, Sms
 
 if TYPE_CHECKING:
     from decimal import Decimal as OnlyForTheChecker
-
-
-class Email(BaseModel):
-    """A payload as a model."""
-
-    kind: Literal["email"] = "email"
-    to: str
-
-
-class Sms(BaseModel):
-    """Another one, told apart by its kind."""
-
-    kind: Literal["sms"]
-    number: int
-
-
-@dataclass
-class Order:
-    """A payload as a dataclass."""
-
-    amount: int
-
-
-class Row(TypedDict):
-    """A payload as a typed dict."""
-
-    name: str
-
-
-class Base:
-    """What a state's class may derive from."""
-
-
-class Resources(Base):
-    """What a lifespan yields."""
 
 
 def two_payloads(job: Job, email: Email, sms: Sms) -> None:

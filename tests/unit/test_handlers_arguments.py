@@ -5,57 +5,21 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
-from typing_extensions import TypedDict
+from pydantic import Field
 
 from echomq_worker.errors import Unreadable
 from echomq_worker.handlers import Handlers, PayloadRefused
 from echomq_worker.job import Job
 from tests.support.executing import bound
+from tests.support.models import Base, Email, Order, Resources, Row, Sms
 
 if TYPE_CHECKING:
     from echomq_worker.job import Job as CheckerJob
-
-
-class Email(BaseModel):
-    """A payload as a model."""
-
-    kind: Literal["email"] = "email"
-    to: str
-
-
-class Sms(BaseModel):
-    """Another one, told apart by its kind."""
-
-    kind: Literal["sms"]
-    number: int
-
-
-@dataclass
-class Order:
-    """A payload as a dataclass."""
-
-    amount: int
-
-
-class Row(TypedDict):
-    """A payload as a typed dict."""
-
-    name: str
-
-
-class Base:
-    """What a state's class may derive from."""
-
-
-class Resources(Base):
-    """What a lifespan yields."""
 
 
 def a_job(payload: bytes = b"raw") -> Job:
