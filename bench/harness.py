@@ -1,7 +1,8 @@
 """What every benchmark needs: a server on one core, the measured process on another, and the server's own counters.
 
 The server keeps nothing on disk (`--save '' --appendonly no`), as the peers' figures were made. Where the machine has
-one core only, nothing is pinned and the report says so.
+one core only, nothing is pinned and the report says so. BENCH_MALLOC names the library of an allocator for the server,
+`/usr/lib/x86_64-linux-gnu/libjemalloc.so.2` say: official builds of Valkey bring jemalloc, the embedded one has libc's.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ PAYLOAD = json.dumps({"id": 123456, "name": "a" * 35}, separators=(",", ":")).en
 _CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 PINNED = len(_CORES) >= 2
 _START_S = 10.0
+_MALLOC = "BENCH_MALLOC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def server(*options: str) -> Iterator[str]:
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="echomq-bench-") as folder:
         given = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder]
-        running = subprocess.Popen([str(find_server()), *given, *options], stdout=subprocess.DEVNULL)
+        running = subprocess.Popen([str(find_server()), *given, *options], env=_allocator(), stdout=subprocess.DEVNULL)
         try:
             if PINNED:
                 os.sched_setaffinity(running.pid, {_CORES[0]})
@@ -93,6 +95,15 @@ def pinned_to_server() -> Iterator[None]:
     finally:
         if PINNED:
             os.sched_setaffinity(0, {_CORES[1]})
+
+
+def _allocator() -> dict[str, str]:
+    library = os.environ.get(_MALLOC)
+    if not library:
+        return dict(os.environ)
+    if not Path(library).is_file():
+        raise SystemExit(f"{_MALLOC}: {library} is no file, expected an allocator's shared library")
+    return {**os.environ, "LD_PRELOAD": library}
 
 
 def _wait_until_up(port: int) -> None:
@@ -135,6 +146,7 @@ def report(name: str, **figures: Any) -> None:
     machine = {
         "python": sys.version.split()[0],
         "pinned": PINNED,
+        "malloc": Path(os.environ.get(_MALLOC) or "libc").name,
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     print(json.dumps({"bench": name, **figures, "machine": machine}), flush=True)

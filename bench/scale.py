@@ -11,7 +11,7 @@ import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from bench import idle, throughput
+from bench import idle, limit, throughput
 from bench.harness import report, server, serving, spread, until_parked
 from echomq_worker.connector import Connector, connect
 from echomq_worker.jobs import Jobs, New
@@ -26,8 +26,10 @@ Row = dict[str, float]
 
 
 async def backlog(jobs: int) -> Row:
-    """A drain of the whole backlog."""
-    return await throughput.run(jobs, ["--concurrency", "1000"], 0)
+    """A drain of the whole backlog, and which share that is of what the server can do with one of that size."""
+    most = (await limit.run(jobs, limit.BATCH))["jobs_per_s"]
+    done = await throughput.run(jobs, ["--concurrency", "1000"], 0)
+    return {**done, "limit_per_s": most, "share_of_limit": done["jobs_per_s"] / most}
 
 
 async def lanes(groups: int) -> Row:
