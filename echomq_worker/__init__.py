@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from echomq_worker.audit import Audit, Finding
     from echomq_worker.backoff import Exponential, Fixed, Jitter
     from echomq_worker.cancel import Cancel
-    from echomq_worker.connector import Connector, connect
+    from echomq_worker.connector import Connector, Wire, connect
     from echomq_worker.dead import DeadFilter
     from echomq_worker.errors import EchoMQError
     from echomq_worker.events import Event, Events
@@ -42,6 +42,7 @@ _HOMES = {
     "Jitter": "backoff",
     "Cancel": "cancel",
     "Connector": "connector",
+    "Wire": "connector",
     "connect": "connector",
     "DeadFilter": "dead",
     "EchoMQError": "errors",
@@ -100,6 +101,7 @@ __all__ = [
     "Retry",
     "Settings",
     "Stalled",
+    "Wire",
     "Worker",
     "connect",
     "connect_pool",

@@ -14,8 +14,7 @@ import os
 
 from pydantic import BaseModel
 
-from echomq_worker import Job, Jobs, Lanes, New, Worker, connect
-from echomq_worker.connector import Wire
+from echomq_worker import Job, Jobs, Lanes, New, Wire, Worker, connect
 
 log = logging.getLogger("tenants")
 worker = Worker()

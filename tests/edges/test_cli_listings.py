@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import sys
 
 import pytest
 
@@ -24,6 +26,7 @@ LISTINGS: dict[str, tuple[str, ...]] = {
     "job logs": (QUEUE, ID),
     "dead list": (QUEUE,),
     "repeat list": (QUEUE,),
+    "flow show": (QUEUE, ID),
     "top": ("--once", "--interval-ms", "100"),
 }
 
@@ -43,6 +46,35 @@ def test_with_json_every_line_is_an_object(cli: Cli, keyspace: Keyspace, name: s
     _, text, _ = cli(*name.split(), *LISTINGS[name])
     assert text
     assert "\x1b" not in text
+
+
+class Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """It is."""
+        return True
+
+
+# A log is lines.
+@pytest.mark.parametrize("name", sorted(set(LISTINGS) - {"job logs"}))
+def test_each_is_a_table_on_a_terminal(
+    cli: Cli, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A line below the heading, no line longer than the terminal is wide; with --json the lines are as in a pipe."""
+    keyspace.put(FULL)
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", "70")
+
+    cli(*name.split(), *LISTINGS[name])
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue()).splitlines()
+    assert any("──" in line for line in lines), lines
+    assert max(map(len, lines)) <= 70
+    screen.truncate(0)
+    screen.seek(0)
+    cli(*name.split(), *LISTINGS[name], "--json")
+    assert [line for line in screen.getvalue().splitlines() if not isinstance(json.loads(line), dict)] == []
 
 
 @pytest.mark.parametrize("name", ["repeat list"])
