@@ -52,8 +52,8 @@ if room < 1 then return {read, rate or 'ceiling', random, {}, {}, {}} end
 
 local claim = {p = p, rows = p .. 'job:', pending = KEYS[1], active = KEYS[2], now = now, room = room, count = 0, looked = 0,
   look = room + 4096, depth = redis.call('ZCARD', KEYS[1]), max_crashes = tonumber(ARGV[6]), suspects = tonumber(ARGV[7]),
-  jobs = {}, tokens = {}, leave = {}, regroup = {}, seen = {}, bury = {}, move = {}, kin = {}}
-local flat, flat_open = source(KEYS[1]), true
+  jobs = {}, tokens = {}, leave = {}, regroup = {}, seen = {}, told = 0, bury = {}, move = {}, kin = {}}
+local flat, flat_open = source(KEYS[1]), claim.depth > 0
 flat.page = math.max(room + 1, PAGE)
 local rot = new_rotation(claim, KEYS[3], meta[6])
 claim.lanes = rot.length > 0
@@ -68,8 +68,11 @@ while claim.count < room do
     if flat_open then turns = rot.lanes end
   elseif not lane then
     break
-  elseif serve_lane(claim, rot) then
-    turns = math.max(turns - 1, 0)
+  else
+    local served = serve_plain(claim, rot, flat_open and math.floor(turns) or room)
+    turns = turns - served
+    if (served == 0 or claim.row) and serve_lane(claim, rot) then turns = turns - 1 end
+    turns = math.max(turns, 0)
   end
 end
 local short = claim.count < room

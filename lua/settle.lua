@@ -50,7 +50,7 @@ end
 local known = grouped and read_lanes(p, KEYS[1], at, groups) or no_lanes()
 
 local answers, changed, told = {}, {}, {}
-local done = {completed = 0, failed = 0, ended = {}, erased = {}, due = {}, dead = {}, left = {}, freed = {}}
+local done = {completed = 0, failed = 0, ended = {}, erased = {}, due = {}, dead = {}}
 for n, i in ipairs(at) do
   local id, row = ARGV[i + 1], rows[n]
   -- The same id twice in one call: the second is decided on what the first left behind.
@@ -61,7 +61,7 @@ for n, i in ipairs(at) do
     -- Who has died before has told of it then.
     if row[STATE] ~= 'dead' or answer == 'done' then told[n] = answer end
     done.ended[#done.ended + 1] = id
-    if groups[n] ~= '' then leaves_lane(done, known, n, groups[n], id, known.leases[n] and not changed[id]) end
+    if groups[n] ~= '' then leaves_lane(known, n, id, known.leases[n] and not changed[id]) end
     if answer == 'done' or answer == 'gone' then
       erase(done.erased, keys[n], littered)
       changed[id] = 'erased'

@@ -71,6 +71,6 @@ local function admit(p, jobs, trace)
   in_chunks(due, function(...) redis.call('ZADD', KEYS[2], ...) end)
   in_chunks(flat, function(...) redis.call('ZADD', KEYS[1], ...) end)
   wake_flat(p, #flat / 2)
-  for _, group in ipairs(lanes) do offer(p, group) end
+  offer_all(p, lanes)
   return verdicts
 end

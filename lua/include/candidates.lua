@@ -16,16 +16,17 @@ local function count_crashes(row)
   return row[HELD] and before + 1 or before
 end
 
--- A job as most are: it stands where it belongs, was not claimed before, and nobody has asked for anything.
-local function is_plain(s, row, lease)
+-- A job as most are: it stands where it belongs, in the lane `name` or without one, was not claimed before, and nobody has
+-- asked for anything.
+local function is_plain(name, row, lease)
   return not (lease or row[HELD] or row[CRASHES] or row[CANCEL] or row[EXPIRES]) and row[STATE] == 'pending'
-    and (row[GROUP] or nil) == s.name
+    and (row[GROUP] or nil) == name
 end
 
 -- Says `take`, `pass` (a suspect that must wait), `bury`, `drop` (the id stands in another set) or `move` (a grouped job in
 -- flat pending, where a foreign reprocess leaves it); the crashes; and why a job is buried.
 local function judge(claim, lane, id, row, lease)
-  if is_plain(lane, row, lease) then return 'take', 0 end
+  if is_plain(lane.name, row, lease) then return 'take', 0 end
   if lease and tonumber(lease) > claim.now then return 'drop', 0 end
   local state = row[STATE]
   if state == 'scheduled' and redis.call('ZSCORE', claim.p .. 'schedule', id) then return 'drop', 0 end
@@ -47,10 +48,10 @@ end
 
 -- A source of jobs: flat pending, or a lane with its `name`. It is a cursor over a sorted set that is only read: `i` is the
 -- place in `ids` up to which they are used, `size` the last that is its own, `at` what was read of the set, with `ended` all of
--- it. Eight fields until it has more: a table that grows is made anew, and there is one for each lane of a ring.
+-- it.
 local PAGE = 17
 local function source(key, name)
-  return {key = key, name = name, ids = false, i = 0, size = 0, at = 0, leave = {}, started = 0}
+  return {key = key, name = name, i = 0, size = 0, at = 0, leave = {}, started = 0}
 end
 
 -- Whether there is a member behind the cursor; reads the next page where the last one is used up.
@@ -88,6 +89,14 @@ local function take(claim, s, id, row, crashes, lease)
   if row[PARENT] then claim.kin[#claim.kin + 1] = id end
 end
 
+-- What this claim has judged an id to be that it met before. Jobs as most are go without an entry: each stands in the set
+-- where it belongs, so that only another asks whether it was one of them.
+local function judged(claim, id)
+  for n = claim.told + 1, claim.count do claim.seen[claim.jobs[6 * n - 5]] = 'take' end
+  claim.told = claim.count
+  return claim.seen[id]
+end
+
 -- Takes the next job that can be taken, going on behind what is passed over; everything else is filed for the writing
 -- pass. An id that stands in two sets is judged once and leaves the second; one that was passed over stays in the first.
 -- Answers whether there was one.
@@ -98,9 +107,10 @@ local function next_job(claim, s)
     local id, lease = s.ids[s.i], s.ids.scores[s.i]
     local row, what, crashes, reason = claim.row or read_row(claim, id), 'drop', 0, nil
     claim.row = nil
-    if not claim.seen[id] then what, crashes, reason = judge(claim, s, id, row, lease) end
-    local stays = claim.seen[id] == 'pass' and s.name
-    if claim.lanes then claim.seen[id] = claim.seen[id] or what end
+    local before = claim.lanes and judged(claim, id)
+    if not before then what, crashes, reason = judge(claim, s, id, row, lease) end
+    local stays = before == 'pass' and s.name
+    if claim.lanes then claim.seen[id] = before or what end
     if what == 'take' then
       take(claim, s, id, row, crashes, lease)
       return true
@@ -125,7 +135,7 @@ local function take_plain(claim, s)
   while count < claim.room and has_more(claim, s) do
     local i, id = s.i + 1, s.ids[s.i + 1]
     local row = read_row(claim, id)
-    if not is_plain(s, row, s.ids.scores[i]) then
+    if not is_plain(nil, row, s.ids.scores[i]) then
       claim.row = row
       break
     end

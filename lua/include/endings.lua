@@ -1,87 +1,100 @@
 -- The sets' side of many endings at once (settle): an ended id is taken out of every set that has it, then is in the one
 -- that its verdict names, or in none.
 
--- What the endings of grouped jobs need to know. By the verdict's number: the lease, and whether the id still stands in its
--- lane. By lane: the jobs in flight and the limit. Every key that they write is read, each lane by one call.
+-- What the endings of grouped jobs need to know, and what becomes of it. By the verdict's number: the lane's number, the lease,
+-- and whether the id still stands in its lane. By lane: the name, the jobs in flight, the limit, the slots that are given
+-- back, the ids that leave it. Every key that they write is read, each lane by one call.
 local function no_lanes()
-  return {leases = {}, stands = {}, busy = {}, limits = {}}
+  return {lanes = {}, leases = {}, stands = {}, names = {}, busy = {}, limits = {}, freed = {}, left = {}}
+end
+
+-- Numbers the lanes and reads where the ended ids stand.
+local function read_standing(p, known, active, at, groups)
+  local names, lanes, numbered, numbers, ids, several = known.names, known.lanes, {}, {}, {}, {}
+  for n, i in ipairs(at) do
+    local group = groups[n]
+    if group ~= '' then
+      local lane = numbered[group]
+      if not lane then
+        lane = #names + 1
+        names[lane], numbered[group] = group, lane
+        -- Of most lanes one job ends at a time.
+        several[lane] = n
+      else
+        if type(several[lane]) == 'number' then several[lane] = {several[lane]} end
+        table.insert(several[lane], n)
+      end
+      lanes[n], numbers[#numbers + 1], ids[#ids + 1] = lane, n, ARGV[i + 1]
+    end
+  end
+  each_score(active, ids, function(i, lease) known.leases[numbers[i]] = lease end)
+  for lane, name in ipairs(names) do
+    local key, those = lane_key(p, name), several[lane]
+    if type(those) == 'number' then
+      known.stands[those] = redis.call('ZSCORE', key, ARGV[at[those] + 1]) or nil
+    else
+      local members = {}
+      for k, n in ipairs(those) do members[k] = ARGV[at[n] + 1] end
+      each_score(key, members, function(k, score) known.stands[those[k]] = score end)
+    end
+  end
 end
 
 local function read_lanes(p, active, at, groups)
   local known = no_lanes()
-  -- Of most lanes one job ends at a time: `only` has its number, `more` the numbers of those that have several.
-  local names, only, more, numbers, ids = {}, {}, {}, {}, {}
-  for n, i in ipairs(at) do
-    local group = groups[n]
-    if group ~= '' then
-      local count = #numbers + 1
-      numbers[count], ids[count] = n, ARGV[i + 1]
-      if not only[group] then
-        names[#names + 1], only[group] = group, n
-      else
-        more[group] = more[group] or {only[group]}
-        table.insert(more[group], n)
-      end
-    end
-  end
+  read_standing(p, known, active, at, groups)
+  local names = known.names
   touch_lane(p, names[1])
-  each_score(active, ids, function(i, lease) known.leases[numbers[i]] = lease end)
-  for _, group in ipairs(names) do
-    local key, several = lane_key(p, group), more[group]
-    if several then
-      local members = {}
-      for k, n in ipairs(several) do members[k] = ARGV[at[n] + 1] end
-      each_score(key, members, function(k, score) known.stands[several[k]] = score end)
-    else
-      local n = only[group]
-      known.stands[n] = redis.call('ZSCORE', key, ARGV[at[n] + 1]) or nil
-    end
-  end
+  local limited = redis.call('HLEN', p .. 'glimit') > 0
   for first = 1, #names, CHUNK do
     local last = math.min(first + CHUNK - 1, #names)
-    local busy = redis.call('HMGET', p .. 'gactive', unpack(names, first, last))
-    local limits = redis.call('HMGET', p .. 'glimit', unpack(names, first, last))
-    for i = first, last do
-      known.busy[names[i]] = tonumber(busy[i - first + 1]) or 0
-      known.limits[names[i]] = tonumber(limits[i - first + 1])
+    for i, busy in ipairs(redis.call('HMGET', p .. 'gactive', unpack(names, first, last))) do
+      known.busy[first + i - 1] = tonumber(busy) or 0
+    end
+    if limited then
+      for i, limit in ipairs(redis.call('HMGET', p .. 'glimit', unpack(names, first, last))) do
+        known.limits[first + i - 1] = tonumber(limit)
+      end
     end
   end
   return known
 end
 
--- Takes ended ids, by lane, out of the lanes in which they still stood; whoever empties a lane drops its ring entry.
-local function leave_lanes(p, left)
-  for group, ids in pairs(left) do
-    call_chunked('ZREM', lane_key(p, group), ids)
-    if redis.call('ZCARD', lane_key(p, group)) == 0 then redis.call('LREM', p .. 'ring', 0, group) end
+-- Takes ended ids out of the lanes in which they still stood; whoever empties a lane drops its ring entry.
+local function leave_lanes(p, known)
+  for lane, ids in pairs(known.left) do
+    local name = known.names[lane]
+    call_chunked('ZREM', lane_key(p, name), ids)
+    if redis.call('ZCARD', lane_key(p, name)) == 0 then redis.call('LREM', p .. 'ring', 0, name) end
   end
 end
 
--- Gives back `freed` slots by lane. A lane that was below its limit was on the ring, if it could be served: nothing is
--- looked for there, which a long ring makes dear.
-local function free_slots(p, freed, known)
-  local counts, none = {}, {}
-  for group, count in pairs(freed) do
-    local left = known.busy[group] - count
-    if left > 0 then
-      counts[#counts + 1], counts[#counts + 2] = group, string.format('%.0f', left)
-    else
-      none[#none + 1] = group
+-- Gives slots back. A lane that was below its limit was on the ring, if it could be served: nothing is looked for there,
+-- which a long ring makes dear.
+local function free_slots(p, known)
+  local counts, none, full = {}, {}, {}
+  for lane, name in ipairs(known.names) do
+    local busy, freed = known.busy[lane], known.freed[lane]
+    local left = freed and busy - freed
+    if freed and left > 0 then
+      counts[#counts + 1], counts[#counts + 2] = name, string.format('%.0f', left)
+    elseif freed then
+      none[#none + 1] = name
     end
+    if freed and known.limits[lane] and busy >= known.limits[lane] then full[#full + 1] = name end
   end
   in_chunks(counts, function(...) redis.call('HSET', p .. 'gactive', ...) end)
   in_chunks(none, function(...) redis.call('HDEL', p .. 'gactive', ...) end)
-  for group in pairs(freed) do
-    if known.limits[group] and known.busy[group] >= known.limits[group] then offer(p, group, true) end
-  end
+  offer_all(p, full, true)
 end
 
 -- Files that the id of verdict `n` ends. `slot`: this ending takes it from active, so it gives the slot back.
-local function leaves_lane(done, known, n, group, id, slot)
-  if slot then done.freed[group] = (done.freed[group] or 0) + 1 end
+local function leaves_lane(known, n, id, slot)
+  local lane = known.lanes[n]
+  if slot then known.freed[lane] = (known.freed[lane] or 0) + 1 end
   if known.stands[n] then
-    done.left[group] = done.left[group] or {}
-    table.insert(done.left[group], id)
+    known.left[lane] = known.left[lane] or {}
+    table.insert(known.left[lane], id)
   end
 end
 
@@ -98,8 +111,8 @@ local function write_endings(p, done, sizes, ceiling, known)
   in_chunks(done.erased, function(...) redis.call('UNLINK', ...) end)
   call_chunked('ZADD', KEYS[3], done.due)
   call_chunked('ZADD', KEYS[4], done.dead)
-  leave_lanes(p, done.left)
-  free_slots(p, done.freed, known)
+  leave_lanes(p, known)
+  free_slots(p, known)
   if done.completed > 0 then redis.call('HINCRBY', p .. 'metrics:completed', 'count', done.completed) end
   if done.failed > 0 then redis.call('HINCRBY', p .. 'metrics:failed', 'count', done.failed) end
   -- A consumer that parked below a full ceiling waits for this token, whichever kind of job is next.

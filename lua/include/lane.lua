@@ -61,6 +61,64 @@ local function offer(p, g, quiet)
   wake_lane(p)
 end
 
+-- Which of these lanes are on the ring: few are searched for, for many it is read.
+local FEW, PIECE = 8, 4000
+local function on_ring(p, groups)
+  local found, ring = {}, p .. 'ring'
+  if #groups < FEW then
+    for _, g in ipairs(groups) do found[g] = redis.call('LPOS', ring, g) and true end
+    return found
+  end
+  local wanted = {}
+  for _, g in ipairs(groups) do wanted[g] = true end
+  for first = 0, redis.call('LLEN', ring) - 1, PIECE do
+    for _, g in ipairs(redis.call('LRANGE', ring, first, first + PIECE - 1)) do found[g] = wanted[g] end
+  end
+  return found
+end
+
+-- The answers of `command key name…` for many names, where anything stands at the key (`size` counts it): else none.
+local function ask(size, command, key, names)
+  return redis.call(size, key) > 0 and redis.call(command, key, unpack(names)) or {}
+end
+
+-- The lanes of these that can be served, as keys.
+local function servable(p, names)
+  local paused, limits = ask('SCARD', 'SMISMEMBER', p .. 'paused', names), ask('HLEN', 'HMGET', p .. 'glimit', names)
+  local busy, open = next(limits) and redis.call('HMGET', p .. 'gactive', unpack(names)) or {}, {}
+  for i, g in ipairs(names) do
+    local limit = tonumber(limits[i])
+    local full = limit and (tonumber(busy[i]) or 0) >= limit
+    if paused[i] ~= 1 and not full and redis.call('ZCARD', lane_key(p, g)) > 0 then open[g] = true end
+  end
+  return open
+end
+
+local function offer_some(p, groups, quiet)
+  local names, seen = {}, {}
+  for _, g in ipairs(groups) do
+    if not seen[g] then names[#names + 1], seen[g] = g, true end
+  end
+  local open, standing, new, tokens = servable(p, names), on_ring(p, names), {}, 0
+  for _, g in ipairs(groups) do
+    if open[g] and not standing[g] then
+      new[#new + 1], standing[g], tokens = g, true, tokens + 1
+    elseif open[g] and not quiet then
+      tokens = tokens + 1
+    end
+  end
+  if #new > 0 then redis.call('RPUSH', p .. 'ring', unpack(new)) end
+  if tokens > 0 then push_tokens(p .. 'wake', tokens) end
+end
+
+-- The same as `offer` of each in turn, in a few calls.
+local function offer_all(p, groups, quiet)
+  if #groups == 1 then return offer(p, groups[1], quiet) end
+  for first = 1, #groups, PIECE do
+    offer_some(p, {unpack(groups, first, math.min(first + PIECE - 1, #groups))}, quiet)
+  end
+end
+
 -- Gives `count` slots of the lane back; the caller says so only for ids that it removed from active itself.
 local function free_slot(p, g, count)
   if redis.call('HINCRBY', p .. 'gactive', g, -count) <= 0 then redis.call('HDEL', p .. 'gactive', g) end

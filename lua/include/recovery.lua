@@ -2,16 +2,14 @@
 
 -- Reads the rows, and every key that the functions below may write for them.
 local function read_members(p, ids)
-  local members, touched = {}, {}
+  local members, groups = {}, {}
   for i, id in ipairs(ids) do
     local f = redis.call('HMGET', p .. 'job:' .. id, 'state', 'attempts', 'group', 'stalled')
     local group = f[3]
     members[i] = {id = id, state = f[1], exists = (f[1] or f[2]) and true or false, group = group, stalled = f[4]}
-    if group and not touched[group] then
-      touch_lane(p, group)
-      touched[group] = true
-    end
+    if group then groups[group] = true end
   end
+  touch_lanes(p, groups)
   for _, name in ipairs({'active', 'pending', 'schedule', 'dead'}) do redis.call('ZCARD', p .. name) end
   redis.call('LLEN', p .. 'ready')
   return members
@@ -81,7 +79,7 @@ end
 
 -- Last, when slots are free and jobs are back: each job that did either offers its lane once.
 local function offer_lanes(p, members)
-  for _, member in ipairs(members) do
-    if member.group then offer(p, member.group) end
-  end
+  local groups = {}
+  for _, member in ipairs(members) do groups[#groups + 1] = member.group or nil end
+  offer_all(p, groups)
 end

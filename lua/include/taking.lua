@@ -85,9 +85,17 @@ local function leave_sets(claim, rot)
   elseif claim.depth > 0 then
     call_chunked('ZREM', claim.pending, claim.leave)
   end
-  for _, lane in ipairs(rot.all) do
-    call_chunked('ZREM', lane.key, lane.leave)
-    if lane.started > 0 then started[#started + 1], started[#started + 2] = lane.name, (lane.busy or 0) + lane.started end
+  for n = 1, rot.loaded do
+    local lane, first, last = rot.opened[n], rot.last[n - 1], rot.at[n]
+    if lane then
+      call_chunked('ZREM', lane.key, lane.leave)
+    elseif last == first + 1 then
+      redis.call('ZREM', rot.keys[n], rot.members[last])
+    elseif last > first then
+      redis.call('ZREM', rot.keys[n], unpack(rot.members, first + 1, last))
+    end
+    local more = lane and lane.started or last - first
+    if more > 0 then started[#started + 1], started[#started + 2] = rot.names[n], (rot.busy[n] or 0) + more end
   end
   if #started > 0 then count_started(claim.p, started) end
 end

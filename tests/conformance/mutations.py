@@ -79,7 +79,7 @@ MUTATIONS = (
     ),
     Mutation("claim_many", "= id, row[PAYLOAD], token", "= id, row[PAYLOAD] or '', token", "ghost_claim"),
     Mutation("claim_many", WEIGHT, "lane.weight = 1", "weighted_proportion"),
-    Mutation("claim_many", "local weight = lane.weight or 1", "local weight = 100", "starvation_drill"),
+    Mutation("claim_many", "i, count + 1, head + 1", "i, count + 1, head", "starvation_drill"),
     Mutation("claim_many", "count_started(claim.p, started)", "local _ = 1", "limit"),
     Mutation(
         "claim_many",
@@ -114,10 +114,8 @@ MUTATIONS = (
         "settle", "if before then return before == 'delayed' and 'stale' or before, false end", "", "settle_twice"
     ),
     Mutation("settle", "done.completed = done.completed + 1", "", "metrics settle_batch_partial"),
-    Mutation(
-        "settle", "for group, count in pairs(freed) do", "for group, count in pairs({}) do", "settle_batch_partial"
-    ),
-    Mutation("settle", "known.busy[group] >= known.limits[group]", "false", "limit"),
+    Mutation("settle", "known.freed[lane] = (known.freed[lane] or 0) + 1", "", "settle_batch_partial"),
+    Mutation("settle", "busy >= known.limits[lane]", "false", "limit"),
     Mutation("settle", "(tonumber(row[FAILURES]) or 0) + 1", "tonumber(row[ATTEMPTS])", "failures_not_claims"),
     Mutation("settle", RELEASE_DEDUP, "", "dedup_release"),
     Mutation("settle", "row[CANCEL] or (tonumber", "(tonumber", "cancel"),
