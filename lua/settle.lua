@@ -19,14 +19,14 @@ local p, now = ARGV[1], now_ms()
 local at = parse()
 if not at then return redis.error_reply('ERR settle verdicts are not well-formed: expected c, v, r or d and its values') end
 
-local rows, keys, groups, marks, kin, grouped = {}, {}, {}, {}, {}, false
+local rows, keys, groups, ours, marks, kin, grouped = {}, {}, {}, {}, {}, {}, false
 local prefix = p .. 'job:'
 for n, i in ipairs(at) do
   local key = prefix .. ARGV[i + 1]
   local row = read_row(key, ARGV[i])
   -- The group that the worker was given at the claim frees the slot also where the row is gone.
   local group = row[GROUP] or ARGV[i + 3]
-  rows[n], keys[n], groups[n] = row, key, group
+  rows[n], keys[n], groups[n], ours[n] = row, key, group, is_ours(row, ARGV[i + 2])
   grouped = grouped or group ~= ''
   if row[DEDUP] or row[PARENT] then
     kin[n] = row[PARENT] and read_child(p, ARGV[i + 1]) or child_of(ARGV[i + 1], {row[DEDUP]})
@@ -47,7 +47,7 @@ if ceiling then
   redis.call('LLEN', p .. 'ready')
   redis.call('LLEN', p .. 'ring')
 end
-local known = grouped and read_lanes(p, KEYS[1], at, groups) or no_lanes()
+local known = grouped and read_lanes(p, KEYS[1], at, groups, ours) or no_lanes()
 
 local answers, changed, told = {}, {}, {}
 local done = {completed = 0, failed = 0, ended = {}, erased = {}, due = {}, dead = {}}
@@ -55,7 +55,7 @@ for n, i in ipairs(at) do
   local id, row = ARGV[i + 1], rows[n]
   -- The same id twice in one call: the second is decided on what the first left behind.
   if changed[id] == 'erased' then row = {} elseif changed[id] then row = read_row(keys[n], ARGV[i]) end
-  local answer, ends = decide(row, i)
+  local answer, ends = decide(row, i, ours[n] and not changed[id])
   answers[n] = answer
   if ends then
     -- Who has died before has told of it then.

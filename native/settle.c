@@ -43,14 +43,22 @@ static Lane *lane_of(Settling *s, Str *group) {
     return *found = lane;
 }
 
-/* The group that the worker was given at the claim frees the slot also where the row is gone. */
+/* Whether the row shows the claim that the verdict is of. */
+static bool is_ours(const Verdict *v) {
+    Str *const *row = v->row;
+    return row[ROW_HELD] && row[ROW_ATTEMPTS] && same(text_of(row[ROW_HELD]), text_of(v->held)) &&
+           same(text_of(row[ROW_ATTEMPTS]), token_of(v->held)) && is(row[ROW_STATE], "active");
+}
+
+/* The group that the worker was given at the claim frees the slot also where the row is gone. What this very claim has in
+ * active it took from the lane, and nobody puts a job back without taking it from active. */
 static void read_lane(Settling *s, Verdict *v) {
     Str *group = v->row[ROW_GROUP] ? v->row[ROW_GROUP] : v->words[GROUP];
     double score;
     if (!text_of(group).len) return;
     v->lane = lane_of(s, group);
     v->leased = zset_score(s->c, s->c->keys[KEY_ACTIVE], v->id, &score);
-    v->stands = zset_score(s->c, lane_key(s->c, group), v->id, &score);
+    v->stands = !(v->leased && is_ours(v)) && zset_score(s->c, lane_key(s->c, group), v->id, &score);
 }
 
 static void read_verdict(Settling *s, Verdict *v) {

@@ -3,14 +3,15 @@
 
 -- What the endings of grouped jobs need to know, and what becomes of it. By the verdict's number: the lane's number, the lease,
 -- and whether the id still stands in its lane. By lane: the name, the jobs in flight, the limit, the slots that are given
--- back, the ids that leave it. Every key that they write is read, each lane by one call.
+-- back, the ids that leave it. Every key that they write is read.
 local function no_lanes()
   return {lanes = {}, leases = {}, stands = {}, names = {}, busy = {}, limits = {}, freed = {}, left = {}}
 end
 
--- Numbers the lanes and reads where the ended ids stand.
-local function read_standing(p, known, active, at, groups)
-  local names, lanes, numbered, numbers, ids, several = known.names, known.lanes, {}, {}, {}, {}
+-- Numbers the lanes and reads where the ended ids stand. `ours` has by number whether the row shows this very claim: what it
+-- has in active it took from the lane, and nobody puts a job back without taking it from active.
+local function read_standing(p, known, active, at, groups, ours)
+  local names, lanes, numbered, numbers, ids, asked = known.names, known.lanes, {}, {}, {}, {}
   for n, i in ipairs(at) do
     local group = groups[n]
     if group ~= '' then
@@ -18,34 +19,31 @@ local function read_standing(p, known, active, at, groups)
       if not lane then
         lane = #names + 1
         names[lane], numbered[group] = group, lane
-        -- Of most lanes one job ends at a time.
-        several[lane] = n
-      else
-        if type(several[lane]) == 'number' then several[lane] = {several[lane]} end
-        table.insert(several[lane], n)
       end
       lanes[n], numbers[#numbers + 1], ids[#ids + 1] = lane, n, ARGV[i + 1]
     end
   end
   each_score(active, ids, function(i, lease) known.leases[numbers[i]] = lease end)
-  for lane, name in ipairs(names) do
-    local key, those = lane_key(p, name), several[lane]
-    if type(those) == 'number' then
-      known.stands[those] = redis.call('ZSCORE', key, ARGV[at[those] + 1]) or nil
-    else
-      local members = {}
-      for k, n in ipairs(those) do members[k] = ARGV[at[n] + 1] end
-      each_score(key, members, function(k, score) known.stands[those[k]] = score end)
+  for _, n in ipairs(numbers) do
+    if not (ours[n] and known.leases[n]) then
+      local lane = lanes[n]
+      asked[lane] = asked[lane] or {}
+      table.insert(asked[lane], n)
     end
+  end
+  for lane, those in pairs(asked) do
+    local members = {}
+    for k, n in ipairs(those) do members[k] = ARGV[at[n] + 1] end
+    each_score(lane_key(p, names[lane]), members, function(k, score) known.stands[those[k]] = score end)
   end
 end
 
-local function read_lanes(p, active, at, groups)
+local function read_lanes(p, active, at, groups, ours)
   local known = no_lanes()
-  read_standing(p, known, active, at, groups)
+  read_standing(p, known, active, at, groups, ours)
   local names = known.names
   touch_lane(p, names[1])
-  local limited = redis.call('HLEN', p .. 'glimit') > 0
+  local limited = redis.call('EXISTS', p .. 'glimit') == 1
   for first = 1, #names, CHUNK do
     local last = math.min(first + CHUNK - 1, #names)
     for i, busy in ipairs(redis.call('HMGET', p .. 'gactive', unpack(names, first, last))) do

@@ -21,6 +21,11 @@ local function wake_lane(p)
   push_tokens(p .. 'wake', 1)
 end
 
+-- What many lanes have in a hash that most queues do not have.
+local function ask_lanes(key, names)
+  return redis.call('EXISTS', key) == 1 and redis.call('HMGET', key, unpack(names)) or {}
+end
+
 local function lane_key(p, g)
   return p .. 'g:' .. g .. ':pending'
 end
@@ -77,21 +82,18 @@ local function on_ring(p, groups)
   return found
 end
 
--- The answers of `command key name…` for many names, where anything stands at the key (`size` counts it): else none.
-local function ask(size, command, key, names)
-  return redis.call(size, key) > 0 and redis.call(command, key, unpack(names)) or {}
-end
-
--- The lanes of these that can be served, as keys.
+-- The lanes of these that can be served, as keys and as a list.
 local function servable(p, names)
-  local paused, limits = ask('SCARD', 'SMISMEMBER', p .. 'paused', names), ask('HLEN', 'HMGET', p .. 'glimit', names)
+  local paused, limits = redis.call('EXISTS', p .. 'paused') == 1, ask_lanes(p .. 'glimit', names)
   local busy, open = next(limits) and redis.call('HMGET', p .. 'gactive', unpack(names)) or {}, {}
+  local list = {}
   for i, g in ipairs(names) do
     local limit = tonumber(limits[i])
     local full = limit and (tonumber(busy[i]) or 0) >= limit
-    if paused[i] ~= 1 and not full and redis.call('ZCARD', lane_key(p, g)) > 0 then open[g] = true end
+    local shut = full or (paused and redis.call('SISMEMBER', p .. 'paused', g) == 1)
+    if not shut and redis.call('ZCARD', lane_key(p, g)) > 0 then open[g], list[#list + 1] = true, g end
   end
-  return open
+  return open, list
 end
 
 local function offer_some(p, groups, quiet)
@@ -99,7 +101,8 @@ local function offer_some(p, groups, quiet)
   for _, g in ipairs(groups) do
     if not seen[g] then names[#names + 1], seen[g] = g, true end
   end
-  local open, standing, new, tokens = servable(p, names), on_ring(p, names), {}, 0
+  local open, list = servable(p, names)
+  local standing, new, tokens = on_ring(p, list), {}, 0
   for _, g in ipairs(groups) do
     if open[g] and not standing[g] then
       new[#new + 1], standing[g], tokens = g, true, tokens + 1

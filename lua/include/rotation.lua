@@ -19,11 +19,6 @@ local function is_full(lane)
   return lane.limit and (lane.busy or 0) + lane.started >= lane.limit
 end
 
--- What each lane has in a hash that most queues do not have.
-local function numbers_of(key, names)
-  return redis.call('HLEN', key) > 0 and redis.call('HMGET', key, unpack(names)) or {}
-end
-
 -- The source of a lane that needs one: what was taken from it so far is told.
 local function open_lane(rot, n)
   local lane, last, at = rot.opened[n], rot.last[n], rot.at[n]
@@ -53,9 +48,9 @@ end
 local function load_lanes(claim, rot)
   local p, first = claim.p, rot.loaded
   local names = redis.call('LRANGE', rot.ring, first, first + rot.size - 1)
-  local busy, limits = redis.call('HMGET', p .. 'gactive', unpack(names)), numbers_of(p .. 'glimit', names)
-  local weights = numbers_of(p .. 'gweight', names)
-  local paused = redis.call('SCARD', p .. 'paused') > 0 and redis.call('SMISMEMBER', p .. 'paused', unpack(names)) or {}
+  local busy, limits = redis.call('HMGET', p .. 'gactive', unpack(names)), ask_lanes(p .. 'glimit', names)
+  local weights = ask_lanes(p .. 'gweight', names)
+  local paused = redis.call('EXISTS', p .. 'paused') == 1 and redis.call('SMISMEMBER', p .. 'paused', unpack(names)) or {}
   local before = rot.last[first]
   local count = before
   for i, name in ipairs(names) do
@@ -64,7 +59,7 @@ local function load_lanes(claim, rot)
     if busy[i] then rot.busy[n] = tonumber(busy[i]) end
     rot.limits[n] = limit
     local room = limit and limit - (rot.busy[n] or 0)
-    if limit then rot.full[n] = count + room end
+    if limit then rot.full[n] = count + math.ceil(room) end
     count = load_lane(rot, n, count, paused[i] == 1 or rot.seen[name] or (room and room < 1))
     rot.seen[name] = true
     if weights[i] then

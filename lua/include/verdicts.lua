@@ -43,16 +43,19 @@ local function token_once(held)
   return token
 end
 
+-- Whether the row shows the claim that the verdict is of.
+local function is_ours(row, held)
+  return row[HELD] == held and row[STATE] == 'active' and row[ATTEMPTS] == token_once(held)
+end
+
 -- The answer, and whether it ends the claim (takes the id out of every set). A row that is gone is cleaned from active all
 -- the same. A dead row takes only complete: a late retry counts its failure, nothing else moves. A job that was cancelled
 -- is dead instead of retried or delayed.
-local function decide(row, i)
+local function decide(row, i, ours)
   local kind, held = ARGV[i], ARGV[i + 2]
   if not row[ATTEMPTS] then return 'gone', true end
+  if ours and kind == 'c' and not row[SETTLED] then return 'done', true end
   local token = token_once(held)
-  if row[ATTEMPTS] == token and row[HELD] == held and row[STATE] == 'active' and kind == 'c' and not row[SETTLED] then
-    return 'done', true
-  end
   if is_stale(row[ATTEMPTS], row[HELD], held, token) then return 'stale', false end
   local before, dead = settled_answer(row[SETTLED], token), row[STATE] == 'dead'
   if kind == 'c' or kind == 'v' then
