@@ -17,8 +17,8 @@ local function wake_flat(p, count)
   if count > 0 and push_tokens(ready, count) <= count then redis.call('PEXPIRE', ready, READY_MS) end
 end
 
-local function wake_lane(p)
-  push_tokens(p .. 'wake', 1)
+local function wake_lanes(p, count)
+  if count > 0 then push_tokens(p .. 'wake', count) end
 end
 
 -- What many lanes have in a hash that most queues do not have.
@@ -63,7 +63,7 @@ local function offer(p, g, quiet)
   elseif quiet then
     return
   end
-  wake_lane(p)
+  wake_lanes(p, 1)
 end
 
 -- Which of these lanes are on the ring: few are searched for, for many it is read.
@@ -111,7 +111,7 @@ local function offer_some(p, groups, quiet)
     end
   end
   if #new > 0 then redis.call('RPUSH', p .. 'ring', unpack(new)) end
-  if tokens > 0 then push_tokens(p .. 'wake', tokens) end
+  wake_lanes(p, tokens)
 end
 
 -- The same as `offer` of each in turn, in a few calls.

@@ -22,7 +22,7 @@ from tests.support.driver_wire import LUA, Mutation
 STEPS = 30_000
 SEED = 1
 
-NO_SLOT_FREED = Mutation("include/endings", "free_slots(p, done.freed, known)", "")
+NO_SLOT_FREED = Mutation("include/endings", "leave_lanes(p, known)\n  free_slots(p, known)", "leave_lanes(p, known)")
 
 # What is broken, and what says so: the kinds of violation that it may show first.
 FAULTS = {

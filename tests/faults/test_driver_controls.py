@@ -46,7 +46,10 @@ FAULTS = {
     "what is due or has run out wakes nobody": (Mutation("include/recovery", "wake_flat(p, #flat)", ""), {"asleep"}),
     "a queue that is resumed wakes nobody": (Mutation("queue_resume", "wake_flat(p, waiting)", ""), {"asleep"}),
     "a ceiling that opens wakes nobody": (Mutation("include/endings", "wake_flat(p, freed)", ""), {"asleep"}),
-    "a lane that is offered wakes nobody": (Mutation("include/lane", "  wake_lane(p)\nend", "end"), {"asleep"}),
+    "a lane that is offered wakes nobody": (
+        Mutation("include/lane", "push_tokens(p .. 'wake', count)", ""),
+        {"asleep"},
+    ),
     "a claim takes the tokens of what it leaves": (
         Mutation("claim_many", "local idle = short and", "local idle = true or short and"),
         {"cleared"},

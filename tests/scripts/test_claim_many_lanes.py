@@ -174,6 +174,28 @@ async def test_a_turn_that_was_cut_is_forgotten_when_somebody_rotates(own: Own, 
     assert (await own.claim_many(5)).ids == [job(n) for n in (21, 22, 13, 14, 15)]
 
 
+async def test_a_turn_that_was_cut_is_over_when_the_weight_is_gone(own: Own, queue: Queue) -> None:
+    """Lane A had two of three; without a weight it has had more than its turn."""
+    await queue.put(merged(lane(*IN_A, group=A), lane(*IN_B, group=B), {"meta": {"lane_turn": f"{A}:2"}}))
+
+    assert (await own.claim_many(3)).ids == [job(n) for n in (21, 11, 22)]
+
+
+@pytest.mark.parametrize(("bound", "most"), [({}, 6), ({"glimit": {A: "5"}}, 5)])
+async def test_an_odd_job_behind_others_of_its_lane(own: Own, queue: Queue, bound: State, most: int) -> None:
+    """One that crashed once stands among jobs that nobody had: all that are taken leave the lane and count."""
+    odd = {f"job:{job(13)}": row(group=A, attempts=3, held="3:zz")}
+    await queue.put(merged(lane(*range(11, 17), group=A), odd, bound))
+
+    claim = await own.claim_many(9)
+
+    assert claim.ids == [job(n) for n in range(11, 17)][:most]
+    assert [one.crashes for one in claim.jobs] == [0, 0, 1, 0, 0, 0][:most]
+    state = await queue.state()
+    assert state["gactive"] == {A: str(most)}
+    assert list(state.get(f"g:{A}:pending", {})) == [job(16)][: 6 - most]
+
+
 @pytest.mark.parametrize("bound", [{"glimit": {A: "2"}}, {"glimit": {A: "3"}, "gactive": {A: "1"}}])
 async def test_a_weight_ends_at_the_limit(own: Own, queue: Queue, bound: State) -> None:
     """min(weight, depth, room under the limit)."""

@@ -123,6 +123,33 @@ async def test_a_lane_that_cannot_be_served_stays_off_the_ring(
     assert ("wake" in state) == (ring is not None)
 
 
+@SCRIPT_ALONE
+async def test_many_lanes_at_once(plain: Plain, queue: Queue) -> None:
+    """Twelve lanes, the first with two jobs: each that can be served is on the ring once, in the order of jobs, with
+    a token for each job; of those that are paused or full nothing is said.
+    """
+    groups = [f"GRP{n:011d}" for n in range(20, 32)]
+    there, paused, full = groups[3], groups[5], groups[7]
+    jobs = {job(n): groups[n % 12] for n in range(13)}
+    await queue.put(
+        {
+            **{f"job:{id}": row("scheduled", group=group) for id, group in jobs.items()},
+            "schedule": {id: n for n, id in enumerate(jobs, 1)},
+            "ring": [OTHER_GROUP, there],
+            "paused": {paused},
+            "glimit": {full: "1", there: "2"},
+            "gactive": {full: "1", there: "1"},
+        }
+    )
+
+    assert await plain.promote() == 13
+
+    state = await queue.state()
+    assert state["ring"] == [OTHER_GROUP, there, *(g for g in groups if g not in {there, paused, full})]
+    assert state["wake"] == ["1"] * 11
+    assert all(job(n) in state[f"g:{group}:pending"] for n, group in enumerate([*groups, groups[0]]))
+
+
 async def test_an_id_under_a_live_lease_is_passed_over(plain: Plain, queue: Queue) -> None:
     """A foreign late retry left it in the schedule: it leaves that, counted, and its holder keeps it."""
     await queue.put({ROW: row("active", 3), "active": {job(1): FAR_MS}, "schedule": {job(1): 1}})
