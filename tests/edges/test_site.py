@@ -103,7 +103,7 @@ def test_the_api_page_has_every_public_name() -> None:
     """Each once, and nothing that is not public."""
     named = re.findall(r"^::: echomq_worker\.(\w+)$", (DOCS / "api.md").read_text(), re.MULTILINE)
 
-    assert sorted(named) == sorted([*echomq_worker.__all__, "sync", "testing", "tracing"])
+    assert sorted(named) == sorted([*echomq_worker.__all__, "errors", "observers", "sync", "testing", "tracing"])
 
 
 @pytest.mark.parametrize("name", here())
