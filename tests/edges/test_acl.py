@@ -36,8 +36,8 @@ NOT_OF_A_ROLE = {
     *("auth", "hello", "sentinel|get-master-addr-by-name", "sentinel|sentinels", "pubsub|channels"),
     "config|get",
 }
-# The run for tests, the tests' own fixtures, and the private server of the demo.
-ELSEWHERE = ("conformance/", "testing.py", "embedded.py", "demo_app.py", "acl.py", "cli/acl.py")
+# The run for tests, the tests' own fixtures, the private server of the demo, and answers of a server by their words.
+ELSEWHERE = ("conformance/", "testing.py", "embedded.py", "demo_app.py", "acl.py", "cli/acl.py", "cli/hints.py")
 
 
 @pytest.fixture

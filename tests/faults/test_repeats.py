@@ -100,8 +100,9 @@ async def test_three_pumps_fire_each_repeat_once_per_period(url: str, tmp_path: 
     for name, ids in fired.items():
         minted = [minted_at_ms(id) for id in ids]
         assert 90 <= sum(at < many_ended * 1000 for at in minted) <= 101, name
-        # The id is minted a round trip after the clock was read that the next period counts from.
-        assert min(late - early for early, late in pairwise(minted)) > PERIOD_MS / 2, name
+        # The id is minted a round trip after the clock was read that the next period counts from: on a loaded machine
+        # some are late. Two Pumps that fire the same would be close to each other all the time.
+        assert sum(late - early <= PERIOD_MS / 2 for early, late in pairwise(minted)) <= 3, name
     everything = [id for ids in fired.values() for id in ids]
     assert len(set(everything)) == len(everything)
 
