@@ -42,6 +42,7 @@ Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most
 Offset = Annotated[int, typer.Option("--offset", metavar="N", min=0, help="Pass over so many first.")]
 
 _SHOWN_CHARACTERS = 40
+_NOTHING = "-"
 
 
 def say(text: str) -> None:
@@ -73,27 +74,16 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     """Columns of text: aligned, two blanks between them; on a terminal a table that fits its width."""
     from echomq_worker.logs import clean
 
-    texts = [tuple(headers), *(tuple("-" if cell is None else clean(str(cell)) for cell in row) for row in rows)]
+    cells = [tuple(_NOTHING if cell is None else clean(str(cell)) for cell in row) for row in rows]
     if sys.stdout.isatty():
-        _print_rich(texts)
+        from echomq_worker.cli.tables import draw
+
+        draw(tuple(headers), cells, nothing=_NOTHING)
         return
+    texts = [tuple(headers), *cells]
     widths = [max(len(row[column]) for row in texts) for column in range(len(headers))]
     for row in texts:
         say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _print_rich(texts: Sequence[Sequence[str]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for header in texts[0]:
-        table.add_column(Text(header), overflow="fold")
-    for row in texts[1:]:
-        table.add_row(*map(Text, row))
-    Console(file=sys.stdout).print(table)
 
 
 def confirm(question: str, *, yes: bool) -> None:
