@@ -2,7 +2,8 @@
 
 Source: issue "Made for the people who run it" (metrics equal a hand count after the chaos run).
 
-A process that lived to the end was asked after its last verdict: its numbers are exactly those of its notes. One that
+A process that lived to the end was asked after its last verdict: its numbers are exactly those of its notes, and what
+it says of the queues is what the server's keys hold. One that
 was killed, or stopped, was asked up to a second before: it cannot have counted more than its notes have, and what it
 has not told makes the difference to the server.
 """
@@ -29,6 +30,7 @@ def check(seen: Evidence) -> Iterator[Finding]:
     runs = _by_process(seen)
     for scrape in seen.scrapes:
         yield from _process(scrape, runs.get(scrape.pid, {}), whole=_is_whole(seen, scrape))
+        yield from _stands(seen, scrape)
     if seen.scrapes and seen.forgotten_ms is None:
         yield from _all(seen, runs)
 
@@ -36,13 +38,16 @@ def check(seen: Evidence) -> Iterator[Finding]:
 @dataclass(frozen=True, slots=True)
 class Told:
     """How many processes were asked for their metrics, how many of them to the end, and the completions that they told
-    together, beside those that the server counted.
+    together, beside those that the server counted. `several`: supervisors that answer for more than themselves;
+    `stands`: numbers of what stands on the server that were told at the end.
     """
 
     processes: int
     whole: int
     completed: int
     counted: int
+    several: int = 0
+    stands: int = 0
 
 
 def told(seen: Evidence) -> Told:
@@ -52,7 +57,9 @@ def told(seen: Evidence) -> Told:
     for scrape in seen.scrapes:
         for (_, outcome), count in scrape.outcomes.items():
             outcomes[outcome] += count
-    return Told(len(seen.scrapes), whole, outcomes["completed"], sum(seen.completed.values()))
+    several = sum(1 for scrape in seen.scrapes if scrape.pid in seen.answers_for.values())
+    stands = sum(len(scrape.stands) for scrape in seen.scrapes if scrape.last)
+    return Told(len(seen.scrapes), whole, outcomes["completed"], sum(seen.completed.values()), several, stands)
 
 
 def _by_process(seen: Evidence) -> Runs:
@@ -85,6 +92,16 @@ def _process(scrape: Scrape, runs: Mapping[tuple[str, str], int], *, whole: bool
             told = sum(scrape.outcomes.get((queue, outcome), 0) for outcome in outcomes)
             if told > noted or (whole and told + between < noted):
                 yield _finding(scrape, queue, f"{told} {' or '.join(outcomes)}, its notes have {noted} {end}")
+
+
+def _stands(seen: Evidence, scrape: Scrape) -> Iterator[Finding]:
+    """What it says of the server when all has drained, against the server's keys: whoever tells it, it is the same."""
+    if not scrape.last or not seen.stands:
+        return
+    for (queue, name), told in sorted(scrape.stands.items()):
+        counted = seen.stands.get((queue, name))
+        if told != counted:
+            yield _finding(scrape, queue, f"{told} {name}, on the server are {counted}")
 
 
 def _all(seen: Evidence, runs: Runs) -> Iterator[Finding]:

@@ -124,6 +124,7 @@ class Exit:
 class Scrape:
     """The last metrics of a process (a worker, or the supervisor of several): runs started by queue, and what became of
     them by queue and outcome; `open`: runs and verdicts that were still under way; `last`: all had drained by then.
+    `stands`: what it says of the server, by queue and name (pending, active, scheduled, dead, …).
     """
 
     worker: str
@@ -133,6 +134,7 @@ class Scrape:
     outcomes: Mapping[tuple[str, str], int]
     open: int = 0
     last: bool = False
+    stands: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +150,8 @@ class Terms:
 class Evidence:
     """Everything that was seen. `places`: where ids stand at the end (pending, active, schedule, dead, lane,
     awaiting_children) with the row's last error; `leftovers`: what the server holds that it should not; `completed`:
-    the server's own count by queue; `forgotten_ms`: when the server lost all it knew, None: never. `answers_for`: which
-    process has the metrics of a worker's.
+    the server's own count by queue; `stands`: its keys counted, as in Scrape; `forgotten_ms`: when the server lost all
+    it knew, None: never. `answers_for`: which process has the metrics of a worker's.
     """
 
     terms: Terms
@@ -163,6 +165,7 @@ class Evidence:
     exits: Sequence[Exit] = ()
     leftovers: Sequence[str] = ()
     completed: Mapping[str, int] = field(default_factory=dict)
+    stands: Mapping[tuple[str, str], int] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     serves: Mapping[str, Sequence[str]] = field(default_factory=dict)
     pumps: Sequence[str] = ()

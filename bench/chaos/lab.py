@@ -106,6 +106,7 @@ async def _run(order: Order, server: ValkeyServer, replica: ValkeyServer | None,
                 await _drain(connector, say)
                 drained_ms = now_ms() - begun
                 told = await scrapes.finish()
+                stands = await leftovers.counts(connector)
                 await asyncio.gather(*(one.stop(task) for one, task in zip(workers, keeping, strict=True)))
                 left, places, completed = await leftovers.look(connector)
             if order.replica:
@@ -125,7 +126,7 @@ async def _run(order: Order, server: ValkeyServer, replica: ValkeyServer | None,
             workers=workers,
             scrapes=told,
         )
-    return Outcome(leftovers.added(evidence, left, places, completed), dict(faults.missed), drained_ms)
+    return Outcome(leftovers.added(evidence, left, places, completed, stands), dict(faults.missed), drained_ms)
 
 
 async def _end(workers: Sequence[Kept], keeping: Sequence[asyncio.Task[None]]) -> None:

@@ -35,6 +35,32 @@ async def waiting(connector: Connector) -> int:
     return count
 
 
+Stands = dict[tuple[str, str], int]
+
+
+async def counts(connector: Connector) -> Stands:
+    """What the metrics say of the server, counted in its keys: by queue and name."""
+    made: Stands = {}
+    for queue in QUEUES:
+        keys = Keys(queue)
+        sets = {"pending": keys.pending, "active": keys.active, "scheduled": keys.schedule, "dead": keys.dead}
+        totals = {"completed": keys.completed, "died": keys.failed}
+        commands = [
+            *(("ZCARD", key) for key in (*sets.values(), keys.repeat)),
+            *(("HGET", key, "count") for key in totals.values()),
+        ]
+        names = (*sets, "repeats", *totals)
+        replies = await connector.pipeline(commands)
+        made |= {(queue, name): int(reply or 0) for name, reply in zip(names, replies, strict=True)}
+        waiting = made[queue, "pending"]
+        async for lanes in keys_like(connector, f"{keys.base}g:*:pending"):
+            waiting += sum(await connector.pipeline([("ZCARD", lane) for lane in lanes])) if lanes else 0
+        made[queue, "ready"] = waiting
+        # When all has drained nobody holds a lease, nor has lost one.
+        made[queue, "expired"] = await connector.call("ZCOUNT", keys.active, "-inf", "+inf")
+    return made
+
+
 async def look(connector: Connector) -> tuple[list[str], Places, dict[str, int]]:
     """What is left over, where every id stands, and how many completions the server has counted by queue."""
     left: list[str] = []
@@ -54,9 +80,11 @@ async def look(connector: Connector) -> tuple[list[str], Places, dict[str, int]]
     return left, places, completed
 
 
-def added(seen: Evidence, left: list[str], places: Places, completed: Mapping[str, int]) -> Evidence:
+def added(
+    seen: Evidence, left: list[str], places: Places, completed: Mapping[str, int], stands: Mapping[tuple[str, str], int]
+) -> Evidence:
     """The evidence with what was found on the server."""
-    return replace(seen, leftovers=left, places=places, completed=completed)
+    return replace(seen, leftovers=left, places=places, completed=completed, stands=stands)
 
 
 async def _places(connector: Connector, keys: Keys, places: Places) -> None:

@@ -58,8 +58,9 @@ def text(told: Told) -> str:
             for one in account.fires
         ),
         f"exits           {_list(account.exits)}",
-        f"metrics         {metrics.processes} processes asked, {metrics.whole} of them at the end",
+        f"metrics         {metrics.processes} asked, {metrics.whole} of them to the end; {metrics.several} of a fleet",
         f"                completions: {metrics.completed:,} told, {metrics.counted:,} on the server",
+        f"                {metrics.stands} numbers of what stands on the server, each as its keys have it",
         f"drained         {told.drained_ms / 1000:.1f} s after the last fault",
         f"left over       {len(seen.leftovers)}",
         f"account         {'balanced' if account.balanced else f'NOT balanced: {len(account.findings)} findings'}",

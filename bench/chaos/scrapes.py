@@ -20,6 +20,14 @@ _LOOK_S = 1.0
 _PATIENCE_S = 3.0
 # What answers are on their way get to arrive, when nothing waits on the server any more.
 _SETTLED_S = 15.0
+_WAITS = frozenset({"pending", "active", "scheduled", "ready", "repeats"})
+_STANDS = {
+    b"echomq_queue_ready_jobs": "ready",
+    b"echomq_queue_expired_leases": "expired",
+    b"echomq_queue_repeats": "repeats",
+    b"echomq_queue_completed_total": "completed",
+    b"echomq_queue_died_total": "died",
+}
 _SAMPLE = re.compile(rb"^(echomq_\w+)\{(.*)\} (\S+)$", re.MULTILINE)
 _LABEL = re.compile(rb'(\w+)="([^"]*)"')
 
@@ -48,7 +56,9 @@ class Scrapes:
             found = await self._ask(worker)
             if found is not None and not found.open:
                 self._last[found.pid] = replace(found, last=True)
-                return
+                # The queues are read once a second at most: what it says of them may be of before.
+                if not sum(found.stands.get((queue, name), 0) for queue, name in found.stands if name in _WAITS):
+                    return
             await asyncio.sleep(_LOOK_S / 4)
 
     async def _ask(self, worker: Kept) -> Scrape | None:
@@ -93,6 +103,7 @@ async def _page(port: int) -> bytes:
 def _read(worker: str, pid: int, text: bytes) -> Scrape:
     started: Counter[str] = Counter()
     outcomes: Counter[tuple[str, str]] = Counter()
+    stands: dict[tuple[str, str], int] = {}
     still = 0
     for name, labels, value in _SAMPLE.findall(text):
         of = {label.decode(): text.decode() for label, text in _LABEL.findall(labels)}
@@ -102,4 +113,8 @@ def _read(worker: str, pid: int, text: bytes) -> Scrape:
             outcomes[of["queue"], of["outcome"]] = int(float(value))
         elif name in {b"echomq_verdicts_unanswered", b"echomq_jobs_running"}:
             still += int(float(value))
-    return Scrape(worker, pid, now_ms(), started, outcomes, open=still)
+        elif name == b"echomq_queue_jobs":
+            stands[of["queue"], of["state"]] = int(float(value))
+        elif name in _STANDS:
+            stands[of["queue"], _STANDS[name]] = int(float(value))
+    return Scrape(worker, pid, now_ms(), started, outcomes, open=still, stands=stands)

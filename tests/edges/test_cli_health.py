@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
 import resource
+import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from echomq_worker.cli import main
 from tests.edges.test_cli_ping import HEAVY, server_that_says
 from tests.support.http import free_port
+from tests.support.process import WorkerProcess, run_worker
 from tests.support.valkey import ValkeyServer
+from tests.support.waiting import wait_until
+
+PROJECT = Path(__file__).resolve().parents[2]
+APP = """
+from echomq_worker import Job, Worker
+
+worker = Worker()
+
+@worker.handler("q")
+async def nothing(job: Job) -> None:
+    pass
+"""
 
 
 def http(status: str, body: object) -> bytes:
@@ -157,3 +174,29 @@ def test_it_imports_next_to_nothing_and_costs_less_than_100_ms_of_cpu() -> None:
             assert run.returncode == 0
             spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(spent) < 0.1
+
+
+async def test_the_probe_of_the_image_asks_the_worker_that_runs(url: str, tmp_path: Path) -> None:
+    """As HEALTHCHECK has it, with the address that the compose file gives to the worker: 0 while it works, 1 when it
+    has ended.
+    """
+    found = re.search(r"^HEALTHCHECK .*CMD (\[.*\])$", (PROJECT / "Dockerfile").read_text(), re.MULTILINE)
+    assert found is not None
+    program, *arguments = json.loads(found[1])
+    assert program == "echomq-worker"
+    (tmp_path / "handlers.py").write_text(APP)
+    env = {"ECHOMQ_URL": url, "ECHOMQ_HTTP": f"0.0.0.0:{free_port()}"}
+
+    async def code() -> int:
+        return (await asyncio.to_thread(run_worker, *arguments, env=env))[0]
+
+    with WorkerProcess("run", "handlers:worker", env=env, cwd=tmp_path) as worker:
+        await worker.saw("worker started")
+        await wait_until(lambda: _is(code, 0), "it is healthy", 20)
+        worker.send(signal.SIGTERM)
+        assert await worker.ended() == 0
+    assert await code() == 1
+
+
+async def _is(code: Callable[[], Awaitable[int]], wanted: int) -> bool:
+    return await code() == wanted

@@ -47,7 +47,7 @@ def test_a_minute_of_chaos_balances(tmp_path: Path) -> None:
     assert account["balanced"]
     assert account["enqueued"] >= 3_000
     metrics = account["metrics"]
-    assert metrics["whole"] >= 1
+    assert min(metrics["whole"], metrics["several"], metrics["stands"]) >= 1
     assert min(metrics["counted"], metrics["completed"]) >= 1_000
     faults = {kind: count for kind, count in account["faults"].items() if kind != "starved"}
     assert sum(faults.values()) >= 20

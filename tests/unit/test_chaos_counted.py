@@ -63,6 +63,17 @@ def test_what_came_between_a_run_and_its_verdict_is_no_fault() -> None:
     assert found(scrape(fewer), completed={})
 
 
+@pytest.mark.parametrize("name", ["pending", "ready", "dead", "completed", "died", "repeats"])
+def test_what_stands_on_the_server_is_what_is_told(name: str) -> None:
+    """At the end, by everybody; what was told before may have been so then."""
+    stands = {("plain", "dead"): 3, ("plain", "completed"): 2, ("plain", name): 3}
+    said = replace(scrape(RIGHT), stands=stands)
+    assert of(*RUNS, scrapes=[said], completed=COMPLETED, stands=stands) == set()
+    wrong = stands | {("plain", name): 4}
+    assert of(*RUNS, scrapes=[said], completed=COMPLETED, stands=wrong) == {"metrics wrong"}
+    assert of(*RUNS, scrapes=[replace(said, last=False)], completed=COMPLETED, stands=wrong) == set()
+
+
 def test_nobody_has_counted_more_than_it_ran() -> None:
     """Not even a process that was killed; and what it has not told is all that the server may have more."""
     early = scrape({("plain", "completed"): 1}, 1, last=False)
