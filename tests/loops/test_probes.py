@@ -251,7 +251,7 @@ async def test_it_is_red_within_three_beats_of_an_outage_and_green_again_by_itse
     """
     server = own_server(append_only=True)
     # A silent connection is late long before it is given up.
-    worker, limits = a_worker(), {"command_timeout_ms": 12 * BEAT_MS, "connect_timeout_ms": 500}
+    worker, limits = a_worker(), {"command_timeout_ms": 12 * BEAT_MS, "connect_timeout_ms": 12 * BEAT_MS}
     async with Proxy(server.port) as proxy, answering(worker, proxy.url, **limits) as port:
         breaks, mends = {
             "connections stand still": (proxy.stall, proxy.flow),
