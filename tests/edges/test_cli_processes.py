@@ -226,15 +226,19 @@ async def test_a_burst_ends_with_its_children(tmp_path: Path) -> None:
 async def test_a_supervisor_that_is_cancelled_leaves_no_child(tmp_path: Path) -> None:
     """Whatever ends it, its children do not stay."""
     log = tmp_path / "log"
-    running = asyncio.create_task(Supervisor(plan("deaf", 0, log)).run())
+    supervisor = Supervisor(plan("deaf", 0, log))
+    running = asyncio.create_task(supervisor.run())
     await wait_until(lambda: len(said(log, "up")) == 2, "both children are up")
     children = [record["pid"] for record in said(log, "up")]
+    processes = list(supervisor._running.values())
 
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
 
     await wait_until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in children), "they are gone")
+    # A thread waits for them, the loop hears of it later.
+    await wait_until(lambda: all(process.returncode is not None for process in processes), "the loop knows")
 
 
 def test_the_delay_before_a_restart_doubles() -> None:

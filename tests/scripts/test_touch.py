@@ -6,7 +6,7 @@ mid-script. Here the server refuses one key at a time by ACL, which strikes at t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from tests.scripts import flow_cases
 from tests.support.control import PARENT, Control, child, waiting
 from tests.support.flows import FlowVerbs
 from tests.support.plain import FAR_MS, GROUP, OTHER_GROUP, Plain, Queue, State, job, row
-from tests.support.valkey import OwnServer, raw_client
+from tests.support.valkey import ValkeyServer, raw_client
 
 ROW, OTHER_ROW, LANE = f"job:{job(1)}", f"job:{job(2)}", f"g:{GROUP}:pending"
 UP, OTHER_LANE = f"job:{PARENT}", f"g:{OTHER_GROUP}:pending"
@@ -258,29 +258,35 @@ CASES |= {
 CASES |= flow_cases.CASES
 
 
+@pytest.fixture(scope="module")
+def alone() -> Iterator[ValkeyServer]:
+    """A server whose user `probe` each case gives the rights that it needs."""
+    server = ValkeyServer().start()
+    yield server
+    server.close()
+
+
 @pytest.mark.parametrize("case", CASES)
-async def test_a_key_that_cannot_be_reached_leaves_everything_as_it_was(case: str, own_server: OwnServer) -> None:
+async def test_a_key_that_cannot_be_reached_leaves_everything_as_it_was(case: str, alone: ValkeyServer) -> None:
     """Each key in turn: the verb does not use it and succeeds, or it fails and the whole keyspace is unchanged.
 
     Report 102 (Bogdanp/dramatiq#754).
     """
     state, verb = CASES[case]
-    server = own_server()
-    refused: set[str] = set()
+    admin, refused = alone.admin, set[str]()
 
-    server.admin.acl_setuser("probe", enabled=True, nopass=True, keys=["*"], categories=["+@all"])
-    url = f"redis://probe:any@127.0.0.1:{server.port}/0"
-    async with raw_client(server.url) as raw, connect(url) as wire:
+    admin.flushall()
+    admin.acl_setuser("probe", enabled=True, nopass=True, keys=["*"], categories=["+@all"], reset=True)
+    url = f"redis://probe:any@127.0.0.1:{alone.port}/0"
+    async with raw_client(alone.url) as raw, connect(url) as wire:
         queue, plain = Queue(raw), FlowVerbs(wire)
         await queue.put(state)
         before = await queue.state()
         for denied in NAMES:
             reachable = [FENCE_KEY, *(f"{queue.keys.base}{name}" for name in [*BASES, *NAMES] if name != denied)]
-            server.admin.flushall()
+            admin.flushall()
             await queue.put(state)
-            server.admin.acl_setuser(
-                "probe", enabled=True, nopass=True, keys=reachable, categories=["+@all"], reset=True
-            )
+            admin.acl_setuser("probe", enabled=True, nopass=True, keys=reachable, categories=["+@all"], reset=True)
             try:
                 await verb(plain)
             except EchoMQError:
