@@ -110,8 +110,8 @@ async def _serve(
     async with connected(settings) as connector:
         dash = dashboard(connector, access=access, read_only=read_only, queues=queues, hosts=hosts)
         words = {"anybody": "for this machine", "token": "for who has the token", "password": "for who has the login"}
-        mode = ", read only" if read_only else ""
-        await serve(connector, dash, listening, lambda: say(f"dashboard on {where} {words[access.kind]}{mode}"))
+        line = f"dashboard on {where} {words[access.kind]}{', read only' if read_only else ''}; Ctrl-C ends it"
+        await serve(connector, dash, listening, lambda: say(line))
 
 
 def _secret(value: SecretStr | None) -> str | None:

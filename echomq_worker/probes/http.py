@@ -71,7 +71,7 @@ def _made(source: Source) -> uvicorn.Server:
         app = make_app(source)
     except ImportError as error:
         raise ConfigError(f"--http needs the extra web, {error.name} is not installed: {INSTALL}") from None
-    _quiet()
+    quiet_uvicorn()
     config = uvicorn.Config(
         app,
         http="h11",
@@ -115,8 +115,8 @@ def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _quiet() -> None:
-    """Its lines about itself are not the worker's. A host that has set a level has it."""
+def quiet_uvicorn() -> None:
+    """Its lines about itself are not the program's. A host that has set a level has it."""
     for name in ("uvicorn", "uvicorn.error"):
         logger = logging.getLogger(name)
         if logger.level == logging.NOTSET:

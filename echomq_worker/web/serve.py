@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from echomq_worker.errors import ConfigError, shown
 from echomq_worker.hostport import parse_hostport, show_hostport
+from echomq_worker.probes.http import quiet_uvicorn
 from echomq_worker.web.access import LOCAL_HOSTS, Access
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ async def serve(connector: Connector, dash: Dashboard, listening: socket.socket,
             dash.end_streams()
             await super().shutdown(sockets)
 
+    quiet_uvicorn()
     config = uvicorn.Config(
         dash,
         log_config=None,

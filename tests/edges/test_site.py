@@ -154,7 +154,7 @@ def test_the_tutorial_can_be_followed(tmp_path: Path, url: str, server: ValkeySe
     """Its files and its commands, in its order, up to the dashboard: what it says of the log and the lists is so."""
     page = blocks("tutorial.md")
     for language, text in page:
-        if language == "python":
+        if language in {"python", "ini"}:
             (tmp_path / text.partition("\n")[0].removeprefix("# ")).write_text(text)
     lines = [line for language, text in page if language == "sh" for line in text.splitlines()]
     start = lines.index("echomq-worker run app:worker --embedded")
