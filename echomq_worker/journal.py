@@ -7,8 +7,10 @@ before.
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 
 from echomq_worker.clock import Clock
 from echomq_worker.errors import Unreadable, is_of_the_server
@@ -21,6 +23,7 @@ from echomq_worker.verdict import Bury, Reject, Retry, RetryLater, Verdict
 Settled = tuple[Job, Verdict, str]
 # Ids on one line.
 LISTED = 100
+_OURS = f"{Path(__file__).parent}{os.sep}"
 
 
 class Journal:
@@ -146,4 +149,10 @@ def _trace(job: Job) -> BaseException | None:
     which a call of the handler's met an outage of the server.
     """
     error = job.exception
-    return None if isinstance(error, (Unreadable, Reject, Retry)) or is_of_the_server(error) else error
+    if error is None or isinstance(error, (Unreadable, Reject, Retry)) or is_of_the_server(error):
+        return None
+    # It begins with the handler: the frames that called it are the same for every job.
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OURS):
+        frames = frames.tb_next
+    return error if frames is None else error.with_traceback(frames)

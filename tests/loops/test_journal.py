@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import traceback
 from typing import Any
 
 import pytest
 
+from echomq_worker.connector import connect
 from echomq_worker.job import Job
+from echomq_worker.jobs import Jobs
 from echomq_worker.journal import Journal
 from echomq_worker.logs import current_job
 from echomq_worker.verdict import Bury, Complete, DelayTo, RetryLater, Verdict
+from echomq_worker.worker import Worker
 from tests.support.clock import ManualClock
+from tests.support.running import quick
 from tests.support.stations import QUEUE, Lines, job_of
 
 
@@ -28,6 +34,11 @@ def ran(made: Journal, clock: ManualClock, job: Job, ms: int) -> None:
     made.ended(job)
     # The time until the server has answered is none of the handler's.
     clock.advance(1_000)
+
+
+def failed_handler() -> None:
+    """What a handler calls."""
+    raise ValueError("boom")
 
 
 def failed() -> Exception:
@@ -90,6 +101,34 @@ async def test_a_failure_has_the_trace_of_its_handler_and_does_not_keep_it(answe
     made.settled([(job, RetryLater(5, "ValueError: boom"), answer)])
     assert lines.of(event)[0]["exc_info"] is error
     assert job.exception is None
+
+
+async def test_a_trace_begins_with_the_handler(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Not with the frames that called it: at once, after a pause, in a thread."""
+    worker = Worker()
+
+    @worker.handler("at-once", max_attempts=1)
+    async def at_once() -> None:
+        failed_handler()
+
+    @worker.handler("later", max_attempts=1)
+    async def later() -> None:
+        await asyncio.sleep(0.01)
+        failed_handler()
+
+    @worker.handler("thread", max_attempts=1)
+    def thread() -> None:
+        failed_handler()
+
+    queues = ("at-once", "later", "thread")
+    async with connect(url) as connector:
+        for queue in queues:
+            await Jobs(connector).enqueue(queue, b"")
+    await worker.run(quick(url), burst=True, signals=False)
+
+    traces = [record.exc_info[2] for record in caplog.records if record.exc_info]
+    frames = [[frame.name for frame in traceback.extract_tb(trace)] for trace in traces]
+    assert sorted(frames) == [["at_once", "failed_handler"], ["later", "failed_handler"], ["thread", "failed_handler"]]
 
 
 @pytest.mark.parametrize("level", ["warning", "error"])
