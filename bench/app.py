@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import resource
@@ -105,6 +106,9 @@ def main() -> None:
     worker = Worker()
     for name in (QUEUE, *(f"{QUEUE}-{n}" for n in range(1, given.queues))):
         worker.handler(name, concurrency=given.concurrency, consumers=given.consumers)(handler)
+    # As the command `run` does it.
+    gc.collect()
+    gc.freeze()
     run = uvloop.run if given.uvloop else asyncio.run
     done = run(worker.run(burst=not given.forever))
     if given.forever:

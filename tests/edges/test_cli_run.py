@@ -118,6 +118,22 @@ def test_a_worker_carries_no_screens(env: dict[str, str], folder: Path) -> None:
     assert "loaded []" in text
 
 
+def test_a_collection_leaves_out_what_was_imported(env: dict[str, str], folder: Path) -> None:
+    """A full collection of garbage stops every handler: it goes through what has come since the start, not through the
+    modules.
+    """
+    (folder / "frozen_app.py").write_text(
+        "import gc\nfrom echomq_worker import Worker\nworker = Worker()\n@worker.handler('emails')\n"
+        "async def one() -> None:\n    print('less than a tenth', 10 * len(gc.get_objects()) < gc.get_freeze_count())\n"
+    )
+    enqueue(env, "emails", "x")
+
+    code, text = run_worker("run", "frozen_app:worker", "--burst", env=env, cwd=folder)
+
+    assert code == 0, text
+    assert "less than a tenth True" in text
+
+
 def test_concurrency_is_how_many_run_at_a_time(env: dict[str, str], folder: Path) -> None:
     """--concurrency holds for handlers that do not say."""
     (folder / "one_app.py").write_text(
