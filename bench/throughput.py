@@ -4,7 +4,8 @@
 twenty fails once); `--lanes N` spreads the jobs over N groups; `--wire 6` (or auto) with `--module FILE` has the server
 run commands in place of scripts; `--limit` runs `limit` before each drain and tells the share of it. Prints one line of
 JSON: jobs per second (from the first handler call to the last, median and spread of the runs), calls of verbs per job,
-server and worker CPU per job. Exits with 1 when a job is not completed; never because of a time.
+server and worker CPU per job. What `failing` counts holds the wait of the last retried jobs for the next beat, up to a
+second: `--jobs 300000` keeps that below a tenth. Exits with 1 when a job is not completed; never because of a time.
 """
 
 from __future__ import annotations

@@ -32,36 +32,33 @@ local function open_lane(rot, n)
   return lane
 end
 
--- Reads the first members of lane `n`, one more than its share, so that it shows whether something is left.
-local function load_lane(rot, n, count, shut)
-  local ids = shut and {} or redis.call('ZRANGE', rot.keys[n], 0, rot.share)
-  rot.more[n] = #ids > rot.share
-  for i = 1, math.min(#ids, rot.share) do
-    count = count + 1
-    rot.members[count] = ids[i]
-  end
-  rot.last[n] = count
-  return count
-end
-
--- Reads on: names, counters, the first members of each lane, and their leases in one call.
+-- Reads on: names, counters, the first members of each lane (one more than its share, so that it shows whether something is
+-- left), and their leases in one call.
 local function load_lanes(claim, rot)
-  local p, first = claim.p, rot.loaded
+  local p, first, share = claim.p, rot.loaded, rot.share
   local names = redis.call('LRANGE', rot.ring, first, first + rot.size - 1)
   local busy, limits = redis.call('HMGET', p .. 'gactive', unpack(names)), ask_lanes(p .. 'glimit', names)
   local weights = ask_lanes(p .. 'gweight', names)
   local paused = redis.call('EXISTS', p .. 'paused') == 1 and redis.call('SMISMEMBER', p .. 'paused', unpack(names)) or {}
-  local before = rot.last[first]
+  local members, keys, queue, at, last, more, seen = rot.members, rot.keys, rot.queue, rot.at, rot.last, rot.more, rot.seen
+  local before = last[first]
   local count = before
   for i, name in ipairs(names) do
-    local n, limit = first + i, tonumber(limits[i])
-    rot.names[n], rot.keys[n], rot.queue[n], rot.at[n] = name, lane_key(p, name), n, count
+    local n, key, limit, room = first + i, lane_key(p, name), tonumber(limits[i]), 1
+    rot.names[n], keys[n], queue[n], at[n] = name, key, n, count
     if busy[i] then rot.busy[n] = tonumber(busy[i]) end
-    rot.limits[n] = limit
-    local room = limit and limit - (rot.busy[n] or 0)
-    if limit then rot.full[n] = count + math.ceil(room) end
-    count = load_lane(rot, n, count, paused[i] == 1 or rot.seen[name] or (room and room < 1))
-    rot.seen[name] = true
+    if limit then
+      room = limit - (rot.busy[n] or 0)
+      rot.limits[n], rot.full[n] = limit, count + math.ceil(room)
+    end
+    if paused[i] ~= 1 and not seen[name] and room >= 1 then
+      local ids = redis.call('ZRANGE', key, 0, share)
+      local found = #ids
+      if found > share then more[n], found = true, share end
+      for k = 1, found do members[count + k] = ids[k] end
+      count = count + found
+    end
+    last[n], seen[name] = count, true
     if weights[i] then
       local lane = open_lane(rot, n)
       lane.weight = math.max(1, tonumber(weights[i]) or 1)
@@ -69,8 +66,8 @@ local function load_lanes(claim, rot)
     end
   end
   if count > before then
-    for i, lease in ipairs(redis.call('ZMSCORE', claim.active, unpack(rot.members, before + 1, count))) do
-      if lease then rot.members.scores[before + i] = lease end
+    for i, lease in ipairs(redis.call('ZMSCORE', claim.active, unpack(members, before + 1, count))) do
+      if lease then members.scores[before + i] = lease end
     end
   end
   rot.loaded, rot.size = first + #names, math.min(2 * rot.size, MOST_LANES)
@@ -90,7 +87,7 @@ end
 -- another, whose row it leaves for next_job; answers how many turns it were.
 local function serve_plain(claim, rot, most)
   local queue, head, later, kept = rot.queue, rot.head, rot.later, #rot.later
-  local members, at, last, seen, count = rot.members, rot.at, rot.last, claim.seen, claim.count
+  local members, at, last, more, seen, count = rot.members, rot.at, rot.last, rot.more, claim.seen, claim.count
   local jobs, tokens, before, room = claim.jobs, claim.tokens, count, math.min(count + most, claim.room)
   local waiting = kept
   if rot.cut_name then return 0 end
@@ -111,7 +108,7 @@ local function serve_plain(claim, rot, most)
     jobs[n + 4], jobs[n + 5], jobs[n + 6] = name, row[FAILURES] or '0', 0
     at[lane], count, head = i, count + 1, head + 1
     if claim.depth > 0 then claim.leave[#claim.leave + 1] = id end
-    if i ~= rot.full[lane] and (i < last[lane] or rot.more[lane]) then
+    if i ~= rot.full[lane] and (i < last[lane] or more[lane]) then
       kept = kept + 1
       later[kept] = lane
     end
