@@ -187,7 +187,7 @@ def test_the_producer_without_an_event_loop(where: str) -> None:
 def test_the_producer_without_an_event_loop_follows_a_slot_that_moves(
     topology: ValkeyCluster | Watched, where: str
 ) -> None:
-    """Sent once more to the node that has it now; a queue whose primary is gone is a typed error, the others go on."""
+    """There and back: what is refused is sent once more, to the node that has the slot now."""
     if not isinstance(topology, ValkeyCluster):
         pytest.skip("nothing moves there")
     with sync.connect(where) as connector:
