@@ -211,8 +211,10 @@ class Link(asyncio.Protocol):
     def _flush(self) -> None:
         write, self._next = self._next, _Write()
         write.at = monotonic()
-        if write.packed and self._transport is not None and not self._ended:
-            self._transport.write(b"".join(write.packed))
+        transport = self._transport
+        # One that has broken in this very turn complains of what it is given, and says so at the end of it.
+        if write.packed and transport is not None and not self._ended and not transport.is_closing():
+            transport.write(b"".join(write.packed))
         write.packed.clear()
 
     def _look(self) -> None:

@@ -17,6 +17,7 @@ from types import ModuleType
 
 from echomq_worker.errors import ConfigError
 from echomq_worker.logs import get_logger
+from echomq_worker.signals import heard
 from echomq_worker.supervisor import Plan, exit_code
 
 # Changes that come together are one: a branch that is switched is many.
@@ -27,7 +28,6 @@ _NAMED = 5
 # A server that is not there needs no change of a file to come back.
 _UNREACHABLE = 3
 _AGAIN_S = 2.0
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def watchfiles() -> ModuleType:
@@ -57,18 +57,14 @@ class Reloader:
 
     async def run(self) -> int:
         """Start the worker, and again after each change of a file, until a signal comes or it ends by itself with 0."""
-        loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self.ask_to_stop)
-        watching = loop.create_task(self._watch(), name="reload")
-        try:
-            return await self._keep()
-        finally:
-            for number in _SIGNALS:
-                loop.remove_signal_handler(number)
-            self._stop_watching.set()
-            await watching
-            self._send(signal.SIGKILL)
+        watching = asyncio.create_task(self._watch(), name="reload")
+        with heard(lambda _number: self.ask_to_stop()):
+            try:
+                return await self._keep()
+            finally:
+                self._stop_watching.set()
+                await watching
+                self._send(signal.SIGKILL)
 
     def ask_to_stop(self) -> None:
         """Pass SIGTERM on; what a signal does here. The second time the worker stops at once."""

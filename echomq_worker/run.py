@@ -6,6 +6,7 @@ Source: design section 3, issue "A worker that runs jobs" (Daemon and CLI).
 from __future__ import annotations
 
 import secrets
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
@@ -32,7 +33,6 @@ from echomq_worker.options import Limits
 from echomq_worker.readiness import Readiness
 from echomq_worker.report import Report
 from echomq_worker.settings import Settings
-from echomq_worker.signals import heard
 from echomq_worker.station import Pace, Shared, Station
 from echomq_worker.survey import check_wire, survey
 from echomq_worker.suspects import Suspects
@@ -82,6 +82,8 @@ class Run:
         self._stopped = anyio.Event()
         self._asked_ms: float | None = None
         self._starting: anyio.CancelScope | None = None
+        self._ending: anyio.CancelScope | None = None
+        self._told = False
         self._hand_over: HandOver | None = None
         self._stations: Sequence[Station] = ()
         self._outage_now: Outage | None = None
@@ -90,17 +92,30 @@ class Run:
         self._pace = _pace(settings, pump=pump)
 
     def stop(self) -> None:
-        """First call: drain, then hand over. Second call: the grace is over now."""
+        """First call: drain, then hand over. Second call: the grace is over now, that of the lifespan's end too."""
+        again, self._told = self._told, True
+        if again and self._ending is not None:
+            self._ending.cancel()
+        self._stop()
+
+    def signalled(self, number: signal.Signals) -> None:
+        """A signal came, and `hold` was called."""
+        again = self._stopped.is_set()
+        # First of all: no trouble of a log keeps a worker that is asked to stop.
+        self.stop()
+        self._log.info("signal", name=number.name, again=again)
+
+    def _stop(self) -> None:
         if self._stopped.is_set() and self._hand_over is not None:
             self._hand_over.hurry()
             if self._hooks is not None:
                 self._hooks.hurry()
-        self._hold()
+        self.hold()
         self._stopped.set()
         if self._starting is not None:
             self._starting.cancel()
 
-    def _hold(self) -> None:
+    def hold(self) -> None:
         """No job begins any more; the grace does. A signal's handler does it before the loop, which may be blocked."""
         if self._asked_ms is None:
             self._asked_ms = self._clock.monotonic_ms()
@@ -125,17 +140,21 @@ class Run:
         if scope is not None and self._stopped.is_set():
             scope.cancel()
 
-    async def run(self, state: object, *, burst: bool, signals: bool) -> Report:
+    def ending(self, scope: anyio.CancelScope) -> None:
+        """What a second call of `stop` cancels now that the run is over."""
+        self._ending = scope
+
+    async def run(self, state: object, *, burst: bool) -> Report:
         """Serve until stopped, with `burst` until nothing is left; `state` is what the lifespan yielded."""
         try:
-            return await self._run(state, burst=burst, signals=signals)
+            return await self._run(state, burst=burst)
         except BaseException:
             if self._hand_over is not None:
                 with anyio.CancelScope(shield=True):
                     await self._hand_over.after_crash()
             raise
 
-    async def _run(self, state: object, *, burst: bool, signals: bool) -> Report:
+    async def _run(self, state: object, *, burst: bool) -> Report:
         observers = self._observers()
         self._outage_now = outage = self._outage(observers)
         await self._look_at_servers()
@@ -159,7 +178,7 @@ class Run:
             )
             stations = self._stations = [Station(bound, shared, self._pace) for bound in self._bounds]
             self._hand_over = HandOver(self.connector, stations, clock=self._clock)
-            self._start(shared, stations, signals=signals)
+            self._start(shared, stations)
             queues = [station.queue for station in stations]
             self._log.info("worker started", queues=queues, wire=str(self.connector.spoken))
             async with anyio.create_task_group() as loops:
@@ -176,7 +195,7 @@ class Run:
             tasks.cancel_scope.cancel()
         return self._report(stations)
 
-    def _start(self, shared: Shared, stations: Sequence[Station], *, signals: bool) -> None:
+    def _start(self, shared: Shared, stations: Sequence[Station]) -> None:
         """What goes on until everything is handed over."""
         tasks, keeper = shared.tasks, self._keeper(shared, stations)
         if self._measured is not None:
@@ -187,8 +206,6 @@ class Run:
         tasks.start_soon(self._listener(stations, shared.leases, shared.outage).run, name="listener")
         for station in stations:
             tasks.start_soon(station.settle.run, name=f"settle:{station.queue}")
-        if signals:
-            tasks.start_soon(self._watch_signals, name="signals")
 
     async def _tell_the_rest(self, observers: Observers | None) -> None:
         if self._hooks is not None:
@@ -332,12 +349,6 @@ class Run:
         except WireError as error:
             self._log.info("server check skipped", check="wire", reason=str(error))
 
-    async def _watch_signals(self) -> None:
-        with heard(at_once=self._hold) as received:
-            async for number in received:
-                self._log.info("signal", name=number.name, again=self._stopped.is_set())
-                self.stop()
-
     async def exhausted(self, horizon_ms: int) -> bool:
         """Whether nothing is left to do for `horizon_ms`; False before the loops are there. Raises WireError."""
         # Twice: a report may have gone from a queue that was not empty yet to one that was looked at before it.
@@ -349,7 +360,7 @@ class Run:
             await self._clock.sleep_ms(_BURST_LOOK_MS)
             try:
                 if await self.exhausted(BURST_HORIZON_MS):
-                    self.stop()
+                    self._stop()
             except (WireError, AuthenticationFailed):
                 continue  # the loops say so
 

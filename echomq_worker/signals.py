@@ -6,24 +6,42 @@ next jobs would begin before that. Python itself calls a signal's handler betwee
 
 from __future__ import annotations
 
+import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-import anyio
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def heard(*, at_once: Callable[[], object]) -> Iterator[AsyncIterator[signal.Signals]]:
-    """The signals that come while the block lasts. `at_once` is called first, between any two steps of the main
-    thread, which is the loop's: it may set what others look at, and nothing else.
+def heard(tell: Callable[[signal.Signals], object], *, at_once: Callable[[], object] | None = None) -> Iterator[None]:
+    """`tell` is called by the loop with each signal that comes while the block lasts. `at_once` is called before that,
+    between any two steps of the main thread, which is the loop's: it may set what others look at, and nothing else.
+
+    Afterwards a signal does what it did before, where the loop did not hear of it then: by itself a loop has it end the
+    process.
     """
-    with anyio.open_signal_receiver(*SIGNALS) as received:
-        for number in SIGNALS:
-            # In place of one that does nothing; the loop hears of the signal all the same.
-            signal.signal(number, lambda *_: at_once())
-            # As the loop has it: a call into the system goes on.
-            signal.siginterrupt(number, False)
-        yield received
+    loop = asyncio.get_running_loop()
+    before = {}
+    for number in SIGNALS:
+        # What the loop called cannot be put back; it does nothing without it.
+        loop.remove_signal_handler(number)
+        before[number] = signal.getsignal(number)
+        loop.add_signal_handler(number, tell, number)
+        if at_once is not None:
+            _call_at_once(number, at_once)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            if handler is not None:
+                signal.signal(number, handler)
+
+
+def _call_at_once(number: signal.Signals, call: Callable[[], object]) -> None:
+    # In place of a handler that does nothing; the loop hears of the signal all the same.
+    signal.signal(number, lambda *_: call())
+    # As the loop has it: a call into the system goes on.
+    signal.siginterrupt(number, False)

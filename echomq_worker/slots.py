@@ -250,11 +250,7 @@ class Slots(Generic[T, R]):
         while not self._closing:
             self._called -= 1
             while jobs:
-                if not self._in_turn:
-                    self._in_turn = True
-                    self._turn_ends_ms = clock.monotonic_ms() + TURN_MS
-                    loop.call_soon(self._end_turn)
-                elif clock.monotonic_ms() > self._turn_ends_ms:
+                if clock.monotonic_ms() > self._turn_ends_ms if self._in_turn else not self._begin_turn():
                     await asyncio.sleep(0)
                     continue
                 if kept is not None and not kept(jobs[0]):
@@ -283,6 +279,14 @@ class Slots(Generic[T, R]):
                 waiter = loop.create_future()
                 self._idle.append(waiter)
                 await waiter
+
+    def _begin_turn(self) -> bool:
+        ends_ms = self._clock.monotonic_ms() + TURN_MS
+        self._loop.call_soon(self._end_turn)
+        # A signal may have come while the clock was read.
+        if not self._held:
+            self._in_turn, self._turn_ends_ms = True, ends_ms
+        return not self._held
 
     def _end_turn(self) -> None:
         self._in_turn = self._held

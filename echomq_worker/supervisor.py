@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from echomq_worker.clock import Clock, SystemClock
 from echomq_worker.logs import get_logger
+from echomq_worker.signals import heard
 
 if TYPE_CHECKING:
     from echomq_worker.probes.fleet import Fleet
@@ -31,7 +32,6 @@ _STEADY_MS = 60_000
 _MARGIN_MS = 10_000
 _HURRY_MS = 5_000
 _STANDARD_INPUT = 0
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,25 +80,24 @@ class Supervisor:
 
     async def run(self) -> int:
         """Start every child, restart those that end, until a signal, a fatal end or, in a burst, all are done."""
-        loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self.ask_to_stop)
         try:
-            async with asyncio.TaskGroup() as group:
-                watching = None if self._fleet is None else group.create_task(self._fleet.watch(), name="fleet")
-                children = [
-                    group.create_task(self._keep(index), name=f"supervisor:{index}")
-                    for index in range(len(self._plan.environments))
-                ]
-                if watching is not None:
-                    await asyncio.wait(children)
-                    watching.cancel()
+            with heard(lambda _number: self.ask_to_stop()):
+                await self._keep_all()
         finally:
-            for number in _SIGNALS:
-                loop.remove_signal_handler(number)
             for process in self._running.values():
                 _signal(process, signal.SIGKILL)
         return exit_code(self._codes, asked=self._asked > 0)
+
+    async def _keep_all(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            watching = None if self._fleet is None else group.create_task(self._fleet.watch(), name="fleet")
+            children = [
+                group.create_task(self._keep(index), name=f"supervisor:{index}")
+                for index in range(len(self._plan.environments))
+            ]
+            if watching is not None:
+                await asyncio.wait(children)
+                watching.cancel()
 
     def ask_to_stop(self) -> None:
         """Pass SIGTERM on to every child; what a signal does here. The second time they stop at once."""

@@ -6,8 +6,9 @@ environment or opened before `run`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -24,6 +25,7 @@ from echomq_worker.readiness import Readiness
 from echomq_worker.report import Report
 from echomq_worker.run import Run
 from echomq_worker.settings import Settings, load_settings
+from echomq_worker.signals import heard
 from echomq_worker.tracer import Tracing
 from echomq_worker.twins import COMMANDS
 
@@ -227,28 +229,42 @@ class Worker:
             measured=settings.http is not None or reports is not None,
         )
         try:
-            if self._running.probe is None:
-                return await self._served(self._running, settings, burst=burst, signals=signals)
-            from echomq_worker.probes.answering import answering
+            with heard(self._running.signalled, at_once=self._running.hold) if signals else nullcontext():
+                if self._running.probe is None:
+                    return await self._served(self._running, settings, burst=burst)
+                from echomq_worker.probes.answering import answering
 
-            async with answering(self._running.probe, http=settings.http, reports=reports):
-                return await self._served(self._running, settings, burst=burst, signals=signals)
+                async with answering(self._running.probe, http=settings.http, reports=reports):
+                    return await self._served(self._running, settings, burst=burst)
         finally:
             self._running = None
 
-    async def _served(self, running: Run, settings: Settings, *, burst: bool, signals: bool) -> Report:
-        # A stop while it still connects, or enters the lifespan, ends it there: nothing is claimed by then.
-        with anyio.CancelScope() as starting:
-            running.starting(starting)
+    async def _served(self, running: Run, settings: Settings, *, burst: bool) -> Report:
+        report, crash = Report(), None
+        # A stop while it still connects, or enters the lifespan, ends it there: nothing is claimed by then. Once all is
+        # handed over a second one does: what the lifespan still closes keeps no process.
+        with anyio.CancelScope() as scope:
+            running.starting(scope)
             try:
                 await running.connector.open()
                 async with self.entered(settings) as state:
                     running.starting(None)
-                    return await running.run(state, burst=burst, signals=signals)
+                    try:
+                        report = await running.run(state, burst=burst)
+                    except asyncio.CancelledError:
+                        raise
+                    except BaseException as error:
+                        crash = error
+                        raise
+                    finally:
+                        running.ending(scope)
             finally:
                 with anyio.CancelScope(shield=True):
                     await running.connector.aclose()
-        return Report()
+        if crash is not None:
+            # The lifespan has swallowed it, or its end was cut short.
+            raise crash
+        return report
 
     async def exhausted(self, horizon_ms: int) -> bool:
         """Whether a run has nothing left to do: nothing in hand, nothing that can be claimed, nothing due within

@@ -22,7 +22,7 @@ def load_worker(target: str) -> Worker:
     an attribute that is no Worker with handlers; HandlersFailed, with the cause, for whatever the module itself raises.
     """
     module_name, attribute = split_target(target)
-    where = str(Path.cwd())
+    where = str(here())
     if where not in sys.path:
         sys.path.insert(0, where)
     found = _import(module_name, target, where)
@@ -31,6 +31,16 @@ def load_worker(target: str) -> Worker:
             raise ConfigError(f"{target!r}: {module_name} has no {attribute}{_workers_in(found, module_name)}")
         found = getattr(found, name)
     return _checked(found, target)
+
+
+def here() -> Path:
+    """The current directory. Raises ConfigError where it is gone, or may not be looked at."""
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise ConfigError(
+            f"the current directory: {error.strerror}, expected one, as handlers are looked for there"
+        ) from None
 
 
 def split_target(target: str) -> tuple[str, str]:

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -24,7 +23,10 @@ from echomq_worker.cli.common import Url, WireMode, settings_for
 from echomq_worker.errors import AuthenticationFailed, ConfigError, ServerError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from echomq_worker.settings import Settings
+    from echomq_worker.worker import Worker
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _NODES = 1024
@@ -198,10 +200,7 @@ def _work(
     left: set[asyncio.Task[object]] = set()
 
     async def main() -> int:
-        # Until the worker listens itself, which is when it has connected: an exception of `_leave` has no place here.
-        loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            loop.add_signal_handler(number, worker.stop)
+        _have_signals_stop(worker)
         try:
             report = await worker.run(settings, queues=tuple(queues), burst=burst, signals=True, reports=reports)
         finally:
@@ -224,6 +223,20 @@ def _work(
         # It would wait for what does not let itself be cancelled.
         if not left:
             runner.close()
+
+
+def _have_signals_stop(worker: Worker) -> None:
+    """Until the worker listens itself, and after that: an exception of `_leave` has no place in an event loop, and once
+    the worker has ended a signal changes nothing.
+    """
+    loop = asyncio.get_running_loop()
+
+    def stop(*_: object) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(worker.stop)
+
+    for number in SIGNALS:
+        signal.signal(number, stop)
 
 
 def _to_the_end(loop: asyncio.AbstractEventLoop, work: Coroutine[object, object, int]) -> int:
@@ -353,14 +366,16 @@ def _check_line(target: str, url: str | None, *, embedded: bool, reload: bool, p
 
 def _reload(arguments: Sequence[str], settings: Settings, *, processes: int, burst: bool, own_url: str | None) -> int:
     """As `_supervise`, for the one process of --reload."""
+    from echomq_worker.cli.load import here
     from echomq_worker.reloader import Reloader
     from echomq_worker.supervisor import Plan
 
+    folder = here()
     command, tail = child_command(arguments)
     environments = child_environments(settings, processes, own_url=own_url)
     plan = Plan(command=command, tail=tail, environments=environments, grace_ms=settings.grace_ms, burst=burst)
 
     async def main() -> int:
-        return await Reloader(plan, Path.cwd()).run()
+        return await Reloader(plan, folder).run()
 
     return asyncio.run(main())

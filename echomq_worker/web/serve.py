@@ -94,7 +94,12 @@ async def serve(connector: Connector, dash: Dashboard, listening: socket.socket,
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            ready()
+            try:
+                ready()
+            except BaseException:
+                # Who asked for it does not hear: it ends as it does at a signal, and uvicorn has nothing to trace.
+                await self.shutdown(sockets)
+                raise
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             dash.end_streams()

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.support.http import free_port
 from tests.support.valkey import ValkeyServer
 
 
@@ -34,3 +35,14 @@ def test_standard_streams_may_be_closed(url: str, server: ValkeyServer, command:
 
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1 if code else 0)
     assert not server.admin.exists("emq:{emails}:pending")
+
+
+def test_a_dashboard_that_cannot_say_where_it_is_ends_in_one_line(url: str) -> None:
+    """As it would at a signal: what serves it has nothing to trace."""
+    shell = f"exec '{sys.executable}' -m echomq_worker web --http 127.0.0.1:{free_port()} > /dev/full"
+    environment = {**os.environ, "ECHOMQ_URL": url, "ECHOMQ_LOG_LEVEL": "error"}
+    done = subprocess.run(
+        ["/bin/sh", "-c", shell], env=environment, capture_output=True, text=True, timeout=30, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (1, "echomq-worker: standard output: No space left on device\n")

@@ -176,3 +176,14 @@ async def test_nothing_begins_after_the_signal_behind_a_handler_that_blocks(url:
         (said,) = worker.records("event loop still blocked")
         assert (said["handler"], said["level"]) == ("tests.support.app.run", "error")
     assert await raw.zcard("emq:{jobs}:pending") == 11
+
+
+async def test_a_signal_that_comes_while_the_lifespan_closes_ends_that_too(url: str) -> None:
+    """The second one: what hangs there keeps no process, and the exit code is that of the run."""
+    with WorkerProcess("run", "tests.support.closing:worker", env={"ECHOMQ_URL": url}) as worker:
+        await worker.saw("worker started", 30)
+        worker.send(signal.SIGTERM)
+        await worker.saw("the lifespan closes")
+        worker.send(signal.SIGTERM)
+        assert await worker.ended() == 0
+        assert "Traceback" not in worker.log_text()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
@@ -99,3 +101,45 @@ async def test_a_state_of_the_test_needs_no_server() -> None:
     with worker.override_lifespan("instead"):
         async with worker.entered(quick("redis://localhost:1/0")) as state:
             assert state == "instead"
+
+
+async def test_a_lifespan_hides_no_crash(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hears of the error that ends the worker, and may not have it pass for a run that ended well."""
+    worker = Worker()
+
+    @worker.lifespan
+    async def careless() -> AsyncIterator[None]:
+        with suppress(Exception):
+            yield
+
+    @worker.handler("first")
+    async def nothing() -> None: ...
+
+    async def broken(_self: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("echomq_worker.pump.Pump.beat", broken)
+    with pytest.raises(ExceptionGroup) as caught:
+        await asyncio.wait_for(worker.run(quick(url), signals=False), 5)
+    assert caught.group_contains(RuntimeError, match="a bug")
+
+
+async def test_a_stop_during_a_start_that_swallows_its_cancellation_is_no_crash(url: str) -> None:
+    """As old libraries do; nothing is claimed, and the run ends as if it had been let go."""
+    worker, begun = Worker(), asyncio.Event()
+
+    @worker.lifespan
+    async def careless() -> AsyncIterator[None]:
+        begun.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(3_600)
+        yield
+
+    @worker.handler("first")
+    async def nothing() -> None: ...
+
+    task = asyncio.create_task(worker.run(quick(url), signals=False))
+    await asyncio.wait_for(begun.wait(), 5)
+    worker.stop()
+    report = await asyncio.wait_for(task, 5)
+    assert report.exit_code == 0

@@ -201,6 +201,29 @@ async def test_once_they_are_held_no_job_begins() -> None:
         assert made.take_unstarted() == others
 
 
+class Signalled(ManualClock):
+    """A signal comes while the clock is read."""
+
+    signal: Callable[[], object] = staticmethod(int)
+
+    def monotonic_ms(self) -> float:
+        """The time, once the signal's handler has returned."""
+        self.signal()
+        return super().monotonic_ms()
+
+
+async def test_a_hold_while_a_turn_begins_is_not_written_over() -> None:
+    """Python calls a signal's handler in whatever function a runner has called, that of the clock too."""
+    work, clock = Work(lambda _job: None), Signalled()
+    async with slots(2, work, clock) as made:
+        clock.signal = made.hold
+        made.start(waiting := jobs(3))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert work.ended == []
+        assert made.take_unstarted() == waiting
+
+
 async def test_one_id_may_be_in_hand_twice() -> None:
     """A lease that was lost unnoticed: the job is claimed again while its handler still runs. Both have a slot."""
     work = Work()

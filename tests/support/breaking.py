@@ -17,7 +17,6 @@ from echomq_worker.listener import Listener
 from echomq_worker.metronome import Metronome
 from echomq_worker.observers import Observers
 from echomq_worker.pump import Pump
-from echomq_worker.run import Run
 from echomq_worker.settle import Settle
 from echomq_worker.station import Station
 from echomq_worker.watch import Watch
@@ -34,7 +33,6 @@ LOOPS: dict[str, tuple[type[Any], str]] = {
     "watch": (Watch, "look"),
     "listener": (Listener, "hear"),
     "observers": (Observers, "_tell"),
-    "signals": (Run, "_watch_signals"),
     "burst": (Station, "exhausted"),
 }
 worker = Worker()

@@ -154,3 +154,13 @@ def test_a_missing_dependency_is_not_taken_for_a_missing_module(folder: Path) ->
 
     with pytest.raises(HandlersFailed, match="No module named 'cli_app_dependency'"):
         load_worker("cli_app_dep:worker")
+
+
+def test_a_current_directory_that_is_gone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a release that was put in another one's place: one line, and no trace."""
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    with pytest.raises(ConfigError, match=r"^the current directory: No such file or directory, expected one"):
+        load_worker("app:worker")

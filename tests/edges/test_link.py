@@ -1,0 +1,37 @@
+"""One connection that breaks in the middle of an event-loop turn."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+
+import pytest
+
+from echomq_worker.connection import Link, pack
+from echomq_worker.errors import ConnectionLost
+
+LARGE = pack(("SET", "key", "x" * 4_000))
+
+
+async def test_what_is_sent_in_the_turn_in_which_it_breaks_is_lost_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each large command is a write of its own. Those behind the one that failed are not given to a transport that
+    complains of each in the log: an outage is two lines. All end as ConnectionLost, in their order.
+    """
+    caplog.set_level(logging.DEBUG, "asyncio")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        loop = asyncio.get_running_loop()
+        _, link = await loop.create_connection(lambda: Link("peer", 5.0), *server.getsockname())
+        peer, _ = server.accept()
+        # Closed so, it resets.
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+        answers = [link.submit(LARGE, 1) for _ in range(20)]
+        answers.append(link.submit(pack(("PING",)), 1))
+        ends = await asyncio.wait_for(asyncio.gather(*answers), 5)
+    assert {type(end) for end in ends} == {ConnectionLost}
+    assert link.closed
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -1,0 +1,28 @@
+"""A worker whose lifespan takes for ever to close, for worker processes under test.
+
+Run as `python -m echomq_worker run tests.support.closing:worker`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from echomq_worker import Worker
+
+worker = Worker()
+
+
+@worker.lifespan
+async def endless() -> AsyncIterator[None]:
+    """Says when it is left."""
+    try:
+        yield
+    finally:
+        print("the lifespan closes")  # noqa: T201 - what the test waits for
+        await asyncio.sleep(3_600)
+
+
+@worker.handler("closing")
+async def nothing() -> None:
+    """Nothing to do."""
