@@ -51,6 +51,11 @@ class Order:
     module: Path | None = None
     replica: bool = False
 
+    @property
+    def calls_twins(self) -> bool:
+        """Whether commands are called in place of scripts: with `auto` only where the server has them."""
+        return self.wire != SCRIPTS and self.module is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -91,7 +96,7 @@ async def _run(order: Order, server: ValkeyServer, replica: ValkeyServer | None,
         way_in = await stack.enter_async_context(Proxy(server.port, remembers=False))
         workers = [Kept(number, proxy, place, order.terms, wire=order.wire) for number, proxy in enumerate(proxies)]
         scrapes = await stack.enter_async_context(scraping(workers))
-        faults = Faults(server, workers, way_in, place=place, book=book, twins=order.wire != SCRIPTS)
+        faults = Faults(server, workers, way_in, place=place, book=book, twins=order.calls_twins)
         producer = await stack.enter_async_context(_producer(order, way_in, book, place))
         await producer.limit_lanes()
         keeping = [asyncio.create_task(worker.run(), name=f"worker {worker.name}") for worker in workers]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.chaos.evidence import Terms
+from bench.chaos.lab import Order
 from bench.chaos.plan import KINDS, PRODUCERS, SERVER, make_plan
 from bench.chaos.roles import QUEUES, role_of
 
@@ -71,3 +76,16 @@ def test_every_queue_is_served_twice_and_fired_by_two_pumps() -> None:
             serving = [role for role in roles if queue in role.queues]
             assert len(serving) >= 2, (count, queue)
             assert sum(role.processes for role in serving if role.pump) >= 2, (count, queue)
+
+
+@pytest.mark.parametrize(
+    ("wire", "module", "twins"), [("4", "emq.so", False), ("auto", None, False), ("6", "emq.so", True)]
+)
+def test_faults_look_for_what_is_sent(wire: str, module: str | None, twins: bool) -> None:
+    """A worker that may call commands, next to a server that has none, is known by its scripts: else no fault of theirs
+    finds anything to hit.
+    """
+    terms = Terms(lease_ms=1, beat_ms=1, margin_ms=1)
+    path = None if module is None else Path(module)
+    order = Order(1, 1_000, 1, 1.0, terms, (), Path(), wire=wire, module=path)
+    assert order.calls_twins is twins
