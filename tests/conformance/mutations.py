@@ -197,6 +197,7 @@ MUTATIONS = (
     Mutation("repeat_cancel", "redis.call('DEL', KEYS[2])", "", "repeat"),
     Mutation("repeat_advance", "redis.call('ZADD', KEYS[1], next_at, ARGV[1])", "", "repeat"),
     Mutation("repeat_fire", "elseif not score or score > now then", "elseif not score then", "repeat_once_per_fleet"),
+    Mutation("repeat_fire", "redis.call('ZADD', KEYS[1], 'XX', next_at, name)", "", "repeat_once_per_fleet"),
     Mutation(
         "cron_register", "if exists and (same or ARGV[6] ~= 'update') then return 0 end", "", "repeat_by_calendar"
     ),

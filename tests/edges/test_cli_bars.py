@@ -52,7 +52,7 @@ LONG: dict[str, tuple[tuple[str, ...], str]] = {
 SHORT = {
     *("acl", "check", "demo", "events", "health", "native path", "ping", "run", "web", "dead show", "lane list"),
     *("job cancel", "job log", "job progress", "job remove", "job reprocess", "job show", "job update"),
-    *("lane limit", "lane pause", "lane reap", "lane reassign", "lane resume", "lane weight"),
+    *("lane id", "lane limit", "lane pause", "lane reap", "lane reassign", "lane resume", "lane weight"),
     *("queue limit", "queue pause", "queue rate", "queue resume"),
     *("repeat add", "repeat cancel", "repeat cron", "repeat list"),
 }

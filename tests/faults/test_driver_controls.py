@@ -93,7 +93,7 @@ FAULTS = {
     ),
     "an id is admitted twice in a call": (Mutation("enqueue_many", "seen[id] or (taken", "(taken"), {"enqueue"}),
     "a repeat fires for each Pump": (
-        Mutation("repeat_fire", "redis.call('ZADD', KEYS[1], 'XX', next_at, name)", ""),
+        Mutation("include/firing", "redis.call('ZADD', KEYS[1], 'XX', next_at, name)", ""),
         {"answer", "registry"},
     ),
     "a repeat leaves its grid": (Mutation("repeat_fire", "if record[3] then", "if false then"), {"answer", "registry"}),
