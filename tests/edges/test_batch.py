@@ -19,7 +19,7 @@ from echomq_worker.verdict import Reject
 from echomq_worker.worker import Worker
 from tests.support.keyspace import keyspace_of
 from tests.support.running import quick, running
-from tests.support.waiting import wait_until
+from tests.support.waiting import never_ends, wait_until, works_for
 
 
 class Email(BaseModel):
@@ -105,7 +105,7 @@ async def test_a_stop_gives_a_batch_back(url: str, raw: Redis) -> None:
     @worker.batch_handler("a", min_size=2, timeout_ms=1_000)
     async def work(jobs: list[Job]) -> None:
         began.set()
-        await asyncio.sleep(60)
+        await never_ends()
 
     async with connect(url) as connector:
         ids = [one.id for one in await Jobs(connector).enqueue_many("a", [b"x"] * 4)]
@@ -124,7 +124,7 @@ async def test_a_long_call_keeps_its_leases(url: str, raw: Redis) -> None:
     @other.batch_handler("a", min_size=5, timeout_ms=1_000)
     async def work(jobs: list[Job]) -> None:
         calls.append(len(jobs))
-        await asyncio.sleep(0.7)
+        await works_for(700)
 
     changes: dict[str, Any] = {"lease_ms": 200, "beat_ms": 50}
     async with connect(url) as connector, running(worker, url, **changes), running(other, url, **changes):

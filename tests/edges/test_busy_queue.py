@@ -19,7 +19,7 @@ from echomq_worker.jobs import Jobs, New
 from echomq_worker.lanes import Lanes
 from echomq_worker.worker import Worker
 from tests.support.running import running
-from tests.support.waiting import wait_until
+from tests.support.waiting import passes, wait_until, works_for
 
 CONSUMERS = pytest.mark.parametrize("consumers", [1, 2], ids=["standalone", "pooled"])
 GROUPS = [f"GRP{number:011d}" for number in range(4)]
@@ -51,7 +51,7 @@ async def _fed(connector: Connector, raw: Redis) -> AsyncIterator[None]:
     async def feed() -> None:
         while True:
             await jobs.enqueue_many("a", [b"fed"] * 50)
-            await asyncio.sleep(0.02)
+            await passes(20, "the queue is fed, never empty")
 
     feeder = asyncio.create_task(feed())
     try:
@@ -78,7 +78,7 @@ async def test_expired_leases_and_due_jobs_come_back_on_a_queue_that_never_empti
     @worker.handler("a", concurrency=4, consumers=consumers)
     async def handle(payload: bytes) -> None:
         ran.add(payload)
-        await asyncio.sleep(0.02)
+        await works_for(20)
 
     lost: set[bytes] = set()
     overdue: list[float] = []
@@ -99,7 +99,7 @@ async def test_expired_leases_and_due_jobs_come_back_on_a_queue_that_never_empti
                 lost.add(claimed.payload)
                 await jobs.enqueue_in("a", b"due", 100)
                 overdue.append(await _overdue_ms(raw))
-                await asyncio.sleep(0.01)
+                await passes(10, "leases are lost one after the other")
             # In mint order they come before all that was fed since; the due ones, minted last, wait behind it.
             await wait_until(lambda: lost - {b"fed"} <= ran, "what the dead worker held has run", 10)
 

@@ -22,7 +22,7 @@ from echomq_worker.worker import Worker
 from tests.support.keyspace import keyspace_of
 from tests.support.running import LEASE_MS, running
 from tests.support.valkey import OwnServer, ValkeyServer, raw_client
-from tests.support.waiting import wait_until
+from tests.support.waiting import never_ends, wait_until, works_for
 
 ROW = "emq:{a}:job:"
 
@@ -38,7 +38,7 @@ class Hands:
         """A handler that waits to be cancelled, and says when it was."""
         self.jobs.append(job)
         try:
-            await asyncio.sleep(60)
+            await never_ends()
         except asyncio.CancelledError:
             self.told[job.id] = time.monotonic()
             raise
@@ -47,7 +47,7 @@ class Hands:
         """A handler that asks now and then."""
         self.jobs.append(job)
         while True:
-            await asyncio.sleep(0.002)
+            await works_for(2)
             job.check_cancelled()
 
 
@@ -173,7 +173,7 @@ async def test_whatever_a_cancelled_handler_raises_is_its_end(url: str, raw: Red
     async def work(job: Job) -> None:
         hands.jobs.append(job)
         try:
-            await asyncio.sleep(60)
+            await never_ends()
         except asyncio.CancelledError:
             raise OSError("while leaving") from None
 

@@ -16,7 +16,7 @@ from tests.support.keyspace import key_facts
 from tests.support.plain import FAR_MS, Queue, job, row
 from tests.support.process import WorkerProcess
 from tests.support.valkey import ValkeyServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import passes_plainly, wait_until
 
 __all__ = ["cli"]
 
@@ -100,7 +100,7 @@ def test_events_are_lines_of_json_in_a_pipe(cli: Cli, server: ValkeyServer) -> N
         deadline = time.monotonic() + 10
         while server.admin.publish(CHANNEL, '{"event":"completed","job":"JOB1","attempts":"1"}') == 0:
             assert time.monotonic() < deadline
-            time.sleep(0.005)
+            passes_plainly(5, "nobody listens yet")
         server.admin.publish("emq:{r}:events", '{"event":"paused","queue":"x"}')
 
     publisher = threading.Thread(target=publish)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
 
@@ -14,7 +13,7 @@ from echomq_worker.jobs import Jobs, New
 from echomq_worker.lanes import Lanes
 from echomq_worker.worker import Worker
 from tests.support.running import running
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until, works_for
 
 CEILINGS = {"one": 1, "three": 3}
 JOBS = 40
@@ -33,7 +32,7 @@ async def test_four_workers_never_exceed_a_lanes_ceiling(url: str, raw: Redis) -
         runs[job.id] += 1
         at_once[job.payload] += 1
         most[job.payload] = max(most[job.payload], at_once[job.payload])
-        await asyncio.sleep(0.01)
+        await works_for(10)
         at_once[job.payload] -= 1
 
     async with AsyncExitStack() as stack:

@@ -20,7 +20,7 @@ from echomq_worker.worker import Worker
 from tests.support.foreign import Foreign
 from tests.support.running import running
 from tests.support.valkey import raw_client
-from tests.support.waiting import wait_until
+from tests.support.waiting import passes, wait_until, works_for
 
 CONSUMERS = pytest.mark.parametrize("consumers", [1, 4], ids=["standalone", "pooled"])
 JOBS = 500
@@ -117,7 +117,7 @@ async def test_a_foreign_producer_is_served_within_one_beat(
             await wait_until(lambda: _parked(raw), "the worker is parked")
             # Eight places in the beat, so that the latest of them shows how long one can wait.
             phase_ms = number * beat_ms / 8
-            await asyncio.sleep(phase_ms / 1000)
+            await passes(phase_ms, "it comes at any place in the beat")
             started = time.perf_counter()
             id = f"JOB{number:011d}"
             await (client.genqueue(id, b"x", "GRP00000000001") if lane else client.enqueue(id, b"x"))
@@ -154,7 +154,7 @@ async def test_a_verdict_does_not_wait_for_a_parked_connection(url: str, raw: Re
 
     @worker.handler("a", consumers=consumers)
     async def handle() -> None:
-        await asyncio.sleep(0.03)
+        await works_for(30)
         ended.put_nowait(time.perf_counter())
 
     waits: list[float] = []

@@ -18,7 +18,7 @@ from echomq_worker.jobs import Jobs, New
 from echomq_worker.rows import Claimed
 from echomq_worker.worker import Worker
 from tests.support.running import running
-from tests.support.waiting import wait_until
+from tests.support.waiting import passes, wait_until, works_for
 
 EDGE_MS = 20
 JOBS = 500
@@ -45,7 +45,7 @@ async def test_five_hundred_jobs_that_end_as_their_lease_does_run_once(url: str,
 
     async def handle(job: Job) -> None:
         runs[job.id] += 1
-        await asyncio.sleep((lease_ms + draw.uniform(-EDGE_MS, EDGE_MS)) / 1000)
+        await works_for(lease_ms + draw.uniform(-EDGE_MS, EDGE_MS))
 
     async with AsyncExitStack() as stack:
         jobs = Jobs(await stack.enter_async_context(connect(url)))
@@ -77,7 +77,7 @@ async def test_who_settles_too_late_is_refused_and_the_other_one_counts(url: str
     refused: set[str] = set()
 
     async def late(jobs: Jobs, claimed: Claimed, after_ms: float) -> None:
-        await asyncio.sleep(after_ms / 1000)
+        await passes(after_ms, "it settles about the end of its lease")
         try:
             counted = await jobs.complete("a", claimed.id, claimed.token)
         except Stale:
@@ -118,7 +118,7 @@ async def test_jobs_of_several_leases_run_once_whatever_the_clock_of_the_host(ur
 
     async def handle(job: Job) -> None:
         runs[job.id] += 1
-        await asyncio.sleep(8 * lease_ms / 1000)
+        await works_for(8 * lease_ms)
         ended.add(job.id)
 
     async with AsyncExitStack() as stack:
@@ -130,7 +130,7 @@ async def test_jobs_of_several_leases_run_once_whatever_the_clock_of_the_host(ur
         until = time.monotonic() + 20
         while len(ended) < len(receipts) and time.monotonic() < until:
             clock.off_ms = random.choice((-60_000, 0, 60_000))
-            await asyncio.sleep(0.05)
+            await passes(50, "the clock steps now and then")
 
     assert ended == {one.id for one in receipts}
     assert set(runs.values()) == {1}

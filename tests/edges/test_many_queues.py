@@ -21,7 +21,7 @@ from echomq_worker.jobs import Jobs
 from echomq_worker.worker import Worker
 from tests.support.foreign import Foreign
 from tests.support.running import running
-from tests.support.waiting import wait_until
+from tests.support.waiting import passes, wait_until
 
 QUEUES = 50
 # The formulas of docs/design.md: what a process has once, what it has of each queue that one consumer serves.
@@ -97,9 +97,9 @@ async def test_an_idle_process_asks_the_server_seldom(url: str, raw: Redis, queu
     beat_ms = 500
     async with running(_worker(queues), url, beat_ms=beat_ms, tick_ms=beat_ms, lease_ms=60_000):
         await wait_until(lambda: _standing(raw), "it is parked")
-        await asyncio.sleep(2 * beat_ms / 1000)
+        await passes(2 * beat_ms, "what it says at the start is said")
         first, began = await raw.info("stats"), time.monotonic()
-        await asyncio.sleep(4 * beat_ms / 1000)
+        await passes(4 * beat_ms, "round trips of four beats are counted")
         last, beats = await raw.info("stats"), (time.monotonic() - began) * 1000 / beat_ms
     trips = int(last["total_reads_processed"]) - int(first["total_reads_processed"]) - 1
     # Where a process is held up its loops come apart, and one beat more or less may lie in the time.

@@ -22,7 +22,7 @@ from echomq_worker.errors import (
 from echomq_worker.parking import Parking
 from tests.support.proxy import Proxy
 from tests.support.valkey import ValkeyServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import passes, wait_until
 
 WAKE = "emq:{q}:wake"
 READY = "emq:{q}:ready"
@@ -90,11 +90,11 @@ async def test_no_token_is_lost_when_a_wait_is_cancelled(url: str, seed: int) ->
         while cancelled < 200:
             wait = asyncio.ensure_future(parking.blpop([WAKE], 1000))
             # Let it be parked, or not yet; then push and cancel in an order that differs each time.
-            await asyncio.sleep(draw.choice([0, 0.001]))
+            await passes(draw.choice([0, 1]), "it is parked, or not yet")
             push = asyncio.ensure_future(_pushed(connector))
             pushed += 1
             for _ in range(draw.randrange(8)):
-                await asyncio.sleep(draw.choice([0, 0, 0.0001]))
+                await passes(draw.choice([0, 0, 0.1]), "it is cancelled at any moment")
             wait.cancel()
             outcome = (await asyncio.gather(wait, push, return_exceptions=True))[0]
             taken += outcome == WAKE.encode()

@@ -16,7 +16,7 @@ from echomq_worker.errors import ConnectionLost, Unavailable
 from echomq_worker.parking import Berth, Parking
 from tests.support.proxy import Proxy
 from tests.support.valkey import ValkeyServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import passes, wait_until
 
 WAKE = "emq:{q}:wake"
 READY = "emq:{q}:ready"
@@ -131,7 +131,7 @@ async def test_other_keys_are_heard_where_no_wait_can_be_ended(server: ValkeySer
             assert time.monotonic() - started < 10
             await wait_until(lambda: admin.info("clients")["total_blocking_keys"] == 2, "the server has that BLPOP")
             calls = proxy.count(b"BLPOP")
-            await asyncio.sleep(0.3)
+            await passes(300, "a BLPOP that stands is not sent again")
             assert proxy.count(b"BLPOP") == calls
             for wait in waits:
                 await _cancelled(wait)
@@ -225,7 +225,7 @@ async def test_no_token_is_lost_among_many_waits(url: str, seed: int) -> None:
                 if await connector.call("LLEN", key) < 50:
                     pushed += 1
                     await _pushed(connector, key)
-                await asyncio.sleep(draw.choice([0, 0.0005]))
+                await passes(draw.choice([0, 0.5]), "tokens come at any moment")
 
         pushing = asyncio.ensure_future(push())
         parkings = [one.parking(), other.parking()]

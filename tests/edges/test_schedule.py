@@ -6,7 +6,6 @@ makes a row for).
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import pytest
@@ -21,7 +20,7 @@ from echomq_worker.jobs import Jobs, New
 from echomq_worker.worker import Worker
 from tests.support.keyspace import keyspace_of
 from tests.support.running import running
-from tests.support.waiting import wait_until
+from tests.support.waiting import passes, wait_until
 
 HOUR_MS = 3_600_000
 DELAY_MS = 2_000
@@ -73,7 +72,7 @@ async def test_a_delayed_job_runs_on_the_servers_clock(url: str, raw: Redis, off
             while await _server_ms(raw) < before + DELAY_MS - 100:
                 claimed, promoted = await jobs.claim("a", 1_000), await jobs.promote("a")
                 early.append(promoted if claimed is None else -1)
-                await asyncio.sleep(0.02)
+                await passes(20, "the server's time goes on")
             assert len(early) > 20
             assert set(early) == {0}, "neither claim nor promote found it before its time"
             await wait_until(lambda: began, "the job runs", 5)
@@ -104,7 +103,7 @@ async def test_a_step_of_the_host_clock_while_parked_is_no_event(url: str, raw: 
             calls = (await raw.info("commandstats"))["cmdstat_evalsha"]["calls"]
             started = time.monotonic()
             # A beat of 100 ms and a tick of 50 ms: a second holds ten and twenty of them.
-            await asyncio.sleep(1)
+            await passes(1_000, "beats and ticks are counted")
             spent = (await raw.info("commandstats"))["cmdstat_evalsha"]["calls"] - calls
             assert spent < 150 * (time.monotonic() - started)
             await jobs.enqueue("a", b"after")

@@ -25,7 +25,7 @@ from echomq_worker.verdict import Delay
 from echomq_worker.worker import Worker
 from tests.support.running import quick, running
 from tests.support.valkey import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import never_ends, wait_until
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "testing.md"
 
@@ -141,7 +141,7 @@ async def test_not_idle_says_what_is_left(url: str) -> None:
 
     @worker.handler("a", concurrency=1)
     async def hangs() -> None:
-        await asyncio.sleep(60)
+        await never_ends()
 
     @worker.handler("quiet")
     async def quiet() -> None: ...
@@ -313,7 +313,7 @@ async def test_a_cancelled_test_stops_its_worker(url: str) -> None:
     @worker.handler("a")
     async def hangs() -> None:
         begun.set()
-        await asyncio.sleep(60)
+        await never_ends()
 
     async with connect(url) as connector:
         await Jobs(connector).enqueue("a", b"")

@@ -24,7 +24,7 @@ from echomq_worker.repeat import Repeat
 from echomq_worker.script import evaluate
 from tests.support.plain import GROUP, job
 from tests.support.stations import Stand, stand
-from tests.support.waiting import wait_until
+from tests.support.waiting import passes, wait_until
 
 CANCELLATIONS = 1_000
 ID = job(1)
@@ -97,7 +97,7 @@ class Storm:
         for _ in range(self.draw.randrange(5)):
             await asyncio.sleep(0)
         if self.draw.random() < 0.3:
-            await asyncio.sleep(self.draw.random() / 2_000)
+            await passes(self.draw.random() / 2, "it is cancelled at any moment")
         # As a task group cancels, whose shields hold, or as anybody may cancel a task, whom no shield stops.
         scope.cancel() if self.draw.random() < 0.5 else task.cancel()
         try:

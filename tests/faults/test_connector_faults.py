@@ -24,7 +24,7 @@ from echomq_worker.errors import (
 )
 from tests.support.proxy import Proxy
 from tests.support.valkey import OwnServer, ValkeyServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import passes, wait_until, works_plainly_for
 
 PAUSED = "emq:{q}:paused"
 
@@ -292,7 +292,7 @@ def test_a_blocked_loop_is_not_taken_for_a_silent_server(
     """The loop stands still for longer than the timeout around a call: it is answered, on the same connection."""
 
     def block() -> None:
-        time.sleep(0.25)
+        works_plainly_for(250)
 
     async def blocked_while_reading() -> None:
         loop = asyncio.get_running_loop()
@@ -336,7 +336,7 @@ async def test_a_slow_server_that_answers_is_waited_for() -> None:
         writer.write(b"*0\r\n+OK\r\n$12\r\nechomq:3.0.0\r\n")
         await reader.read(1000)
         for i in range(20):
-            await asyncio.sleep(0.02)
+            await passes(20, "each answer takes its time")
             writer.write(b":%d\r\n" % i)
         writer.close()
 

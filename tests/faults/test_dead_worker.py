@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from echomq_worker.connector import connect
 from echomq_worker.jobs import Jobs
 from tests.support.fleet import BEAT_MS, LEASE_MS, fleet
-from tests.support.waiting import wait_until
+from tests.support.waiting import passes, wait_until
 
 SLEEP_MS = 4_000
 QUEUES = 50
@@ -80,4 +80,4 @@ async def test_jobs_of_fifty_queues_of_a_killed_worker_start_again_within_lease_
 async def _feed(jobs: Jobs, *, busy: bool) -> None:
     while busy:
         await jobs.enqueue_many("jobs", [{"sleep_ms": 20}] * 200)
-        await asyncio.sleep(0.05)
+        await passes(50, "the queue is fed, never empty")

@@ -25,7 +25,7 @@ from echomq_worker.identity import Mint, group_for
 from echomq_worker.keyspace import Keys
 from tests.support.flowing import Nursery, nursery, read_notes
 from tests.support.keyspace import keyspace_of
-from tests.support.waiting import wait_until
+from tests.support.waiting import passes, wait_until
 
 KILLS = int(os.environ.get("TEST_FLOW_KILLS", "50"))
 SEED = int(os.environ.get("TEST_FLOW_SEED", "11"))
@@ -89,7 +89,7 @@ async def _kill_again_and_again(nest: Nursery, draw: random.Random) -> None:
     workers = [nest.start(), nest.start()]
     for _ in range(KILLS):
         # A worker is up and claims after some 50 ms.
-        await asyncio.sleep(draw.uniform(0.02, 0.45))
+        await passes(draw.uniform(20, 450), "a worker is killed at any moment")
         victim = draw.randrange(2)
         nest.kill(workers[victim])
         workers[victim] = nest.start()

@@ -17,7 +17,7 @@ from echomq_worker.connector import connect
 from echomq_worker.jobs import Jobs
 from tests.support.fleet import Fleet, fleet
 from tests.support.valkey import ValkeyServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import passes, wait_until
 
 LEASE_MS = 1_000
 BEAT_MS = 100
@@ -44,8 +44,7 @@ async def _each_ran_once(workers: Fleet, raw: Redis, ids: set[str]) -> None:
         return sum(int(count or 0) for count in counts) == len(ids)
 
     await wait_until(completed, "every job is completed", 10)
-    # Whoever would start one again has its chance.
-    await asyncio.sleep(3 * BEAT_MS / 1000)
+    await passes(3 * BEAT_MS, "whoever would start one again has its chance")
     starts = workers.notes("start")
     assert {note.id for note in starts} == ids
     assert [note.attempts for note in starts] == [1] * len(ids)
@@ -89,7 +88,7 @@ async def test_lost_connections_do_not_cut_a_handler_short(server: ValkeyServer,
         kills = 0
         while workers.ended() != ids:
             kills += int(server.admin.client_kill_filter(_type="normal"))
-            await asyncio.sleep(0.4)
+            await passes(400, "they connect again before the next loss")
         await _each_ran_once(workers, raw, ids)
 
     # At least three connections of each worker, about ten times.

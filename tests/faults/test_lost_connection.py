@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +15,7 @@ from echomq_worker.jobs import Jobs
 from tests.support.fleet import BEAT_MS, Fleet, fleet
 from tests.support.process import WorkerProcess
 from tests.support.valkey import ValkeyServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import passes, wait_until
 
 QUEUES = pytest.mark.parametrize("queue", ["jobs", "pool"], ids=["standalone", "pooled"])
 # A process of a shared machine that is asked to run, and the file that notes it.
@@ -116,7 +115,7 @@ async def test_an_idle_worker_says_nothing(url: str, raw: Redis) -> None:
         worker = workers.start("--queue", "jobs", "--queue", "pool")
         await worker.saw("worker started")
         before = worker.log_text()
-        await asyncio.sleep(2)
+        await passes(2_000, "an idle worker has nothing to say")
         async with connect(url) as connector:
             assert worker.log_text() == before
             await Jobs(connector).enqueue("jobs", {})

@@ -25,7 +25,7 @@ from tests.support.keyspace import keyspace_of
 from tests.support.proxy import Proxy, Then
 from tests.support.running import running
 from tests.support.valkey import ValkeyServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until, works_for
 
 THEN = pytest.mark.parametrize("then", ["reset", "hang"])
 GROUP = "GRP00000000001"
@@ -118,7 +118,7 @@ async def test_verdicts_whose_reply_was_lost_count_once(server: ValkeyServer, ur
     @worker.handler("a", concurrency=40, max_attempts=2, retry=3_600_000)
     async def handle(job: Job, payload: str) -> None:
         runs[payload] += 1
-        await asyncio.sleep(0.2)
+        await works_for(200)
         match payload:
             case "fails":
                 raise ValueError("once")

@@ -24,7 +24,7 @@ from tests.support.process import WorkerProcess
 from tests.support.proxy import Proxy
 from tests.support.running import quick, running
 from tests.support.valkey import OwnServer, ValkeyServer, raw_client
-from tests.support.waiting import wait_until
+from tests.support.waiting import passes, wait_until
 
 GROUP = "GRP00000000001"
 
@@ -32,12 +32,12 @@ GROUP = "GRP00000000001"
 async def _outage(server: ValkeyServer, how: str, seconds: float) -> None:
     if how == "freeze":
         server.pause()
-        await asyncio.sleep(seconds)
+        await passes(seconds * 1000, "an outage lasts")
         server.resume()
         return
     end = server.stop if how == "stop" else server.kill
     end()
-    await asyncio.sleep(seconds)
+    await passes(seconds * 1000, "an outage lasts")
     server.start()
 
 
@@ -112,8 +112,7 @@ async def test_a_worker_without_a_server_still_stops(own_server: OwnServer, queu
         await _run_one(server, workers, worker, queue)
         server.stop()
         await worker.saw('"degraded"')
-        # Long enough that claims have been tried in vain.
-        await asyncio.sleep(4 * BEAT_MS / 1000)
+        await passes(4 * BEAT_MS, "claims are tried in vain")
         asked = time.monotonic()
         worker.send(signal.SIGTERM)
         assert await worker.ended() == 0
@@ -203,7 +202,7 @@ async def test_a_script_that_fails_once_is_an_outage_and_one_that_keeps_failing_
 
     async with connect(url) as connector, running(worker, url, beat_ms=20):
         await raw.set("emq:{a}:active", "not a set")
-        await asyncio.sleep(0.1)
+        await wait_until(lambda: worker.readiness().degraded, "beats fail")
         await raw.delete("emq:{a}:active")
         await Jobs(connector).enqueue("a", b"x")
         await asyncio.wait_for(ran.wait(), 5)

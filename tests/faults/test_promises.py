@@ -42,7 +42,7 @@ from tests.support.proxy import Proxy
 from tests.support.running import running
 from tests.support.stations import Lines
 from tests.support.valkey import ValkeyServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import never_ends, passes, wait_until, works_for
 
 BEAT_MS = 100
 LEASE_MS = 400
@@ -109,7 +109,7 @@ async def _a_healthy_handler_is_not_started_twice(place: Place) -> None:
 
     async def handle(job: Job) -> None:
         runs[job.id] += 1
-        await asyncio.sleep(3 * LEASE_MS / 1000)
+        await works_for(3 * LEASE_MS)
         ended.set()
 
     async with AsyncExitStack() as stack:
@@ -161,7 +161,7 @@ async def _a_stop_gives_back(place: Place) -> None:
     @worker.handler("a")
     async def handle() -> None:
         began.set()
-        await asyncio.sleep(60)
+        await never_ends()
 
     id = (await Jobs(place.connector).enqueue("a", b"x")).id
     async with running(worker, place.url, grace_ms=20, lease_ms=60_000):
@@ -186,7 +186,7 @@ async def _a_verdict_outlives_an_outage(place: Place) -> None:
         await proxy.refuse()
         proxy.reset()
         go_on.set()
-        await asyncio.sleep(1.2 * LEASE_MS / 1000)
+        await passes(1.2 * LEASE_MS, "the outage is longer than the lease")
         await proxy.accept()
         counted = partial(place.raw.hget, "emq:{a}:metrics:completed", "count")
         await wait_until(counted, "an outage: its verdict is kept", 2 * SOON_S)

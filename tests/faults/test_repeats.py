@@ -33,7 +33,7 @@ from tests.support.proxy import Proxy
 from tests.support.running import running
 from tests.support.ticking import occurrences
 from tests.support.valkey import ValkeyServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import passes, passes_until, wait_until
 
 NAMES = [f"every-{number}" for number in range(20)]
 PERIOD_MS = 200
@@ -73,21 +73,21 @@ async def test_three_pumps_fire_each_repeat_once_per_period(url: str, tmp_path: 
             await repeat.register("grid", "grid", 1_000, "grid", fixed_rate=True)
             for name in NAMES:
                 await repeat.register("many", name, PERIOD_MS, name)
-            await asyncio.sleep(MANY_S - (time.time() - began))
+            await passes_until(began + MANY_S, "repeats fire for so long")
             many_ended = time.time()
             for name in NAMES:
                 assert await repeat.cancel("many", name)
 
             frozen.send(signal.SIGSTOP)
-            await asyncio.sleep(3 * LEASE_MS / 1000)
+            await passes(3 * LEASE_MS, "it is frozen for so long")
             frozen.send(signal.SIGCONT)
-            await asyncio.sleep(MANY_S + 15 - (time.time() - began))
+            await passes_until(began + MANY_S + 15, "one is killed later")
             killed.kill()
-            await asyncio.sleep(GRID_S - (time.time() - began))
+            await passes_until(began + GRID_S, "the grid goes on for so long")
             grid_ended = time.time()
             await repeat.cancel("grid", "grid")
             # What was claimed by the killed one comes back.
-            await asyncio.sleep(LEASE_MS / 1000 + 1)
+            await passes(LEASE_MS + 1_000, "what the dead worker held comes back")
             fired = occurrences(notes)
             assert third.alive
             assert frozen.alive

@@ -22,7 +22,7 @@ from tests.support.fleet import BEAT_MS, Fleet, fleet
 from tests.support.keyspace import keyspace_of
 from tests.support.sentinel import Watched, watched
 from tests.support.valkey import ValkeyServer, raw_client
-from tests.support.waiting import wait_until
+from tests.support.waiting import passes, wait_until
 
 BATCH = 25
 EVERY_S = 0.05
@@ -56,7 +56,7 @@ class Load:
             except WireError:
                 self.failed += 1
             due = max(due + EVERY_S, time.monotonic() - 1)
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            await passes((due - time.monotonic()) * 1000, "the load has its pace")
 
 
 @asynccontextmanager

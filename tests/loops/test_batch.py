@@ -23,7 +23,7 @@ from echomq_worker.slots import SlotLost
 from echomq_worker.verdict import Bury, Complete, Delay, DelayTo, Done, Reject, Retry, RetryLater
 from tests.support.plain import job as id_of
 from tests.support.stations import job_of
-from tests.support.waiting import wait_until
+from tests.support.waiting import never_ends, turns, wait_until
 
 DONE = Complete()
 Handler = Callable[[list[Job]], Awaitable[Any]]
@@ -179,7 +179,7 @@ async def test_a_cancellation_of_its_own_is_a_failure() -> None:
         assert task is not None
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(5)
+            await never_ends()
 
     assert (
         await ends_of(raises(asyncio.CancelledError()), jobs_of(2), retry=50) == [RetryLater(50, "CancelledError")] * 2
@@ -249,7 +249,7 @@ async def test_one_lost_lease_does_not_disturb_the_others() -> None:
     jobs, held = jobs_of(3), Held()
     async with held.running(jobs) as task:
         assert cancel(jobs[1], LEASE_LOST)
-        await asyncio.sleep(0.01)
+        await turns()
         assert not task.done()
         assert [job.cancelled for job in jobs] == [False, True, False]
     assert task.result() == [DONE, Abandoned(LEASE_LOST), DONE]
@@ -292,7 +292,7 @@ async def test_an_answer_at_a_shutdown_counts() -> None:
 
     async def tidy(jobs: list[Job]) -> Any:
         try:
-            await asyncio.sleep(60)
+            await never_ends()
         except asyncio.CancelledError:
             return {jobs[0].id: None, jobs[1].id: Retry(5, "half done")}
 
@@ -312,13 +312,13 @@ async def test_a_call_has_a_time_limit() -> None:
 
     async def stubborn(jobs: list[Job]) -> None:
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(60)
-        await asyncio.sleep(60)
+            await never_ends()
+        await never_ends()
 
     jobs, held = jobs_of(2), Held(stubborn)
     async with held.running(jobs, run_timeout_ms=20) as task:
         await wait_until(lambda: jobs[0].cancel_reason == TIMEOUT, "its time is up")
-        await asyncio.sleep(0.01)
+        await turns()
         for job in jobs:
             cancel(job, SHUTDOWN)
         await wait_until(task.done, "it has ended")

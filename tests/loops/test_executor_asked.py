@@ -12,25 +12,25 @@ from echomq_worker.job import LEASE_LOST, SHUTDOWN, TIMEOUT, Job, Reason, ask, c
 from echomq_worker.outcome import Abandoned, Outcome
 from echomq_worker.verdict import Bury, Complete, Delay, Reject, Retry
 from tests.support.executing import a_job, outcome_of, runner_of
-from tests.support.waiting import wait_until
+from tests.support.waiting import never_ends, wait_until
 
 Body = Callable[[Job], Awaitable[None]]
 DEAD = Bury("cancelled: why")
 
 
 async def _lets_it_pass(_: Job) -> None:
-    await asyncio.sleep(60)
+    await never_ends()
 
 
 async def _swallows(_: Job) -> None:
     with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.sleep(60)
+        await never_ends()
 
 
 def _raises(exc: Exception) -> Body:
     async def body(_: Job) -> None:
         try:
-            await asyncio.sleep(60)
+            await never_ends()
         except asyncio.CancelledError:
             raise exc from None
 
@@ -61,7 +61,7 @@ async def _asks_and_cancels_itself(job: Job) -> None:
     assert task is not None
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.sleep(60)
+        await never_ends()
 
 
 @pytest.mark.parametrize(

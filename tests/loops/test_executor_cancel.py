@@ -13,29 +13,29 @@ from echomq_worker.job import LEASE_LOST, SHUTDOWN, Job, Reason, cancel
 from echomq_worker.outcome import Abandoned, Outcome
 from echomq_worker.verdict import Complete, Delay, DelayTo, RetryLater
 from tests.support.executing import a_job, executor, outcome_of, runner_of
-from tests.support.waiting import wait_until
+from tests.support.waiting import never_ends, wait_until, works_for
 
 Body = Callable[[Job], Awaitable[None]]
 
 
 async def _lets_it_pass(_: Job) -> None:
-    await asyncio.sleep(60)
+    await never_ends()
 
 
 async def _swallows(_: Job) -> None:
     with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.sleep(60)
+        await never_ends()
 
 
 async def _swallows_and_works_on(_: Job) -> None:
     with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.sleep(60)
-    await asyncio.sleep(0.002)
+        await never_ends()
+    await works_for(2)
 
 
 async def _swallows_and_uncancels(_: Job) -> None:
     with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.sleep(60)
+        await never_ends()
     task = asyncio.current_task()
     assert task is not None
     task.uncancel()
@@ -43,40 +43,40 @@ async def _swallows_and_uncancels(_: Job) -> None:
 
 async def _raises_instead(_: Job) -> None:
     try:
-        await asyncio.sleep(60)
+        await never_ends()
     except asyncio.CancelledError:
         raise OSError("while leaving") from None
 
 
 async def _steers(_: Job) -> None:
     try:
-        await asyncio.sleep(60)
+        await never_ends()
     except asyncio.CancelledError:
         raise Delay(5) from None
 
 
 async def _checks(job: Job) -> None:
     with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.sleep(60)
+        await never_ends()
     job.check_cancelled()
 
 
 async def _in_a_group(_: Job) -> None:
     async with asyncio.TaskGroup() as group:
-        group.create_task(asyncio.sleep(60))
-        group.create_task(asyncio.sleep(60))
+        group.create_task(never_ends())
+        group.create_task(never_ends())
 
 
 async def _in_an_anyio_group(_: Job) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(anyio.sleep, 60)
         with anyio.move_on_after(60):
-            await anyio.sleep(60)
+            await anyio.sleep_forever()
 
 
 async def _groups_its_cancellation(_: Job) -> None:
     try:
-        await asyncio.sleep(60)
+        await never_ends()
     except asyncio.CancelledError as exc:
         raise BaseExceptionGroup("both", [exc]) from None
 
@@ -152,7 +152,7 @@ async def test_a_stronger_reason_comes_on_top() -> None:
         for _ in range(2):
             try:
                 started.set()
-                await asyncio.sleep(60)
+                await never_ends()
             except asyncio.CancelledError:
                 seen.append(job.cancel_reason)
 
@@ -209,7 +209,7 @@ async def test_a_cancelled_runner_is_not_held_back() -> None:
 
     async def handler() -> None:
         started.set()
-        await asyncio.sleep(60)
+        await never_ends()
 
     for marked in (False, True):
         started.clear()
@@ -231,7 +231,7 @@ async def test_a_cancelled_scope_around_the_runner_is_left() -> None:
     async def raises_instead() -> None:
         try:
             started.set()
-            await asyncio.sleep(60)
+            await never_ends()
         except asyncio.CancelledError:
             raise OSError("while leaving") from None
 
@@ -263,7 +263,7 @@ async def test_a_handler_that_cancels_itself_leaves_its_runner_alone() -> None:
         elif job.payload == b"pending":
             task.cancel()
         elif job.payload == b"inner":
-            inner = asyncio.ensure_future(asyncio.sleep(60))
+            inner = asyncio.ensure_future(never_ends())
             inner.cancel()
             await inner
         await asyncio.sleep(0) if job.payload == b"next" else None

@@ -11,7 +11,7 @@ from echomq_worker.logs import current_job
 from echomq_worker.outcome import Abandoned
 from echomq_worker.verdict import Complete, RetryLater
 from tests.support.executing import a_job, executor, outcome_of, runner_of
-from tests.support.waiting import wait_until
+from tests.support.waiting import never_ends, wait_until
 
 
 async def test_the_running_job_is_announced_where_the_handler_runs() -> None:
@@ -87,7 +87,7 @@ async def test_what_a_handler_sets_does_not_reach_the_next_job() -> None:
             raise ValueError("bad")
         if job.payload == b"wait":
             started.set()
-            await asyncio.sleep(60)
+            await never_ends()
 
     last = a_job(b"wait")
     async with runner_of(handler, announce=current_job.set) as runner:

@@ -13,7 +13,7 @@ from echomq_worker.options import Limits
 from echomq_worker.outcome import Abandoned, Outcome
 from echomq_worker.verdict import Complete, Retry, RetryLater
 from tests.support.executing import QUEUE, a_job, executor, outcome_of
-from tests.support.waiting import wait_until
+from tests.support.waiting import never_ends, wait_until
 
 
 async def test_a_plain_function_keeps_its_slot_until_it_ends() -> None:
@@ -114,7 +114,7 @@ async def test_a_plain_function_around_an_async_one_is_awaited() -> None:
     async def inner(job: Job) -> None:
         started.set()
         if job.payload != b"quick":
-            await asyncio.sleep(60)
+            await never_ends()
 
     def handler(job: Job) -> Awaitable[None]:
         return inner(job)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 from typing import Any
 
 import anyio
@@ -14,6 +13,7 @@ import pytest
 from echomq_worker.job import TIMEOUT, Job
 from echomq_worker.verdict import Bury, Complete, RetryLater
 from tests.support.executing import a_job, executor, outcome_of
+from tests.support.waiting import never_ends, passes, turns, works_plainly_for
 
 
 async def test_a_timeout_cancels_the_handler_and_is_a_retry() -> None:
@@ -45,7 +45,7 @@ async def test_a_timeout_may_be_final(no_retry: Any) -> None:
     def in_a_thread(job: Job) -> None:
         while True:
             job.check_cancelled()
-            time.sleep(0.001)
+            works_plainly_for(1)
 
     for handler in (on_the_loop, in_a_thread):
         assert await outcome_of(handler, timeout_ms=20, no_retry=no_retry) == Bury("timeout after 20 ms")
@@ -59,7 +59,7 @@ async def test_each_of_many_jobs_has_its_own_time() -> None:
     async def handler(payload: bytes) -> None:
         begun = loop.time()
         try:
-            await asyncio.sleep(0 if payload == b"quick" else 60)
+            await (turns(1) if payload == b"quick" else never_ends())
         finally:
             ends.append((len(ends), loop.time() - begun))
 
@@ -67,7 +67,7 @@ async def test_each_of_many_jobs_has_its_own_time() -> None:
         running = []
         for number in range(8):
             running.append(asyncio.create_task(made.execute(a_job(b"slow" if number % 2 else b"quick"))))
-            await asyncio.sleep(0.005)
+            await passes(5, "they begin one after the other")
         outcomes = await asyncio.gather(*running)
 
     assert [type(one) for one in outcomes] == [Complete, RetryLater] * 4
@@ -79,11 +79,11 @@ async def test_a_handler_that_finishes_in_spite_of_its_timeout_has_finished() ->
 
     async def finishes() -> None:
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(60)
+            await never_ends()
 
     async def fails() -> None:
         try:
-            await asyncio.sleep(60)
+            await never_ends()
         except asyncio.CancelledError:
             raise OSError("while leaving") from None
 
@@ -96,13 +96,13 @@ async def test_a_handler_s_own_timeouts_are_its_own() -> None:
 
     async def raises() -> None:
         async with asyncio.timeout(0.005):
-            await asyncio.sleep(60)
+            await never_ends()
 
     async def catches() -> None:
         with anyio.move_on_after(0.005):
-            await asyncio.sleep(60)
+            await never_ends()
         async with asyncio.timeout(60):
-            await asyncio.sleep(60)
+            await never_ends()
 
     assert await outcome_of(raises, timeout_ms=5_000) == RetryLater(1_000, "TimeoutError")
     assert await outcome_of(catches, timeout_ms=50) == RetryLater(1_000, "timeout after 50 ms")

@@ -23,7 +23,7 @@ from tests.support.plain import GROUP, Queue, job, row
 from tests.support.proxy import Proxy
 from tests.support.stations import Gate, Stand, job_of, pending, stand
 from tests.support.valkey import OwnServer, ValkeyServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import never_ends, wait_until
 
 LONG = Limits(lease_ms=60_000)
 
@@ -123,7 +123,7 @@ async def test_what_a_cancelled_handler_says_counts(url: str, raw: Redis) -> Non
     async def handler(job: Job) -> None:
         began.append(job.id)
         try:
-            await asyncio.sleep(60)
+            await never_ends()
         except asyncio.CancelledError:
             if job.id == ids[0]:
                 raise Retry(delay_ms=60_000) from None

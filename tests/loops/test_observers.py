@@ -34,7 +34,7 @@ from tests.support.proxy import Proxy
 from tests.support.running import running
 from tests.support.stations import Lines
 from tests.support.valkey import ValkeyServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import never_ends, wait_until
 
 
 @asynccontextmanager
@@ -94,15 +94,16 @@ async def test_one_that_raises_is_logged_once_and_told_on(error: BaseException) 
 
 async def test_a_slow_one_loses_the_oldest(raw: Redis) -> None:
     """With a count and one warning; nobody waits for it."""
-    gate, told = asyncio.Event(), list[int]()
+    begun, gate, told = asyncio.Event(), asyncio.Event(), list[int]()
 
     async def slow(event: Started) -> None:
+        begun.set()
         await gate.wait()
         told.append(event.attempt)
 
     async with observed(slow, keep=3) as (made, lines):
         notes(made, 0)
-        await asyncio.sleep(0.01)
+        await begun.wait()
         notes(made, *range(1, 9))
         gate.set()
     assert told == [0, 6, 7, 8]
@@ -112,7 +113,7 @@ async def test_a_slow_one_loses_the_oldest(raw: Redis) -> None:
 
 async def test_one_that_hangs_does_not_hold_up_the_end() -> None:
     """It is waited for so long and no longer."""
-    made = Observers([lambda _: asyncio.sleep(60)], log=Lines())
+    made = Observers([lambda _: never_ends()], log=Lines())
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(made.run)
         notes(made, 1)
@@ -201,7 +202,7 @@ async def test_what_is_not_ours_any_more(url: str, raw: Redis) -> None:
     @worker.handler("a", concurrency=2, cancellable=True)
     async def work(job: Job) -> None:
         if job.payload == b"lost":
-            await asyncio.sleep(60)
+            await never_ends()
         await gate.wait()
 
     await raw.hset("emq:{a}:job:JOB00000000001", mapping={"state": "pending", "payload": "x", "cancel": "why"})

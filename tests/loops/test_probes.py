@@ -27,7 +27,7 @@ from tests.support.http import Page, free_port, one, page, scrape
 from tests.support.proxy import Proxy
 from tests.support.running import running
 from tests.support.valkey import ValkeyServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import never_ends, wait_until
 
 BEAT_MS = 200
 
@@ -45,7 +45,7 @@ def a_worker() -> Worker:
         if job.payload == b"rejects":
             raise Reject("never")
         if job.payload == b"waits":
-            await asyncio.sleep(60)
+            await never_ends()
 
     return worker
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +23,7 @@ from echomq_worker.worker import Worker
 from tests.support.clock import ManualClock
 from tests.support.running import running
 from tests.support.stations import Lines, job_of
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until, works_plainly_for
 
 LIMIT_MS = 1_000
 
@@ -186,7 +185,7 @@ async def test_an_observer_hears_of_it(url: str, limit_ms: int, kind: str) -> No
 
     def block() -> None:
         assert threading.active_count() == threads + 1, "the keeper's thread does both"
-        time.sleep(0.5)
+        works_plainly_for(500)
 
     if kind == "one":
 

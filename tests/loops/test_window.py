@@ -21,7 +21,7 @@ from tests.support.plain import GROUP, Queue, job, row
 from tests.support.proxy import Proxy
 from tests.support.stations import BEAT_MS, Stand, expired, parked, pending, stand
 from tests.support.valkey import ValkeyServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import passes, wait_until
 
 WINDOW_MS = 1_000
 
@@ -238,7 +238,7 @@ async def test_a_stream_of_jobs_is_served_in_batches(url: str, raw: Redis, consu
         for n in range(0, 60, 3):
             await pending(raw, range(n, n + 3))
             await raw.lpush("emq:{q}:ready", "1")
-            await asyncio.sleep(0.005)
+            await passes(5, "jobs come one after the other")
         await wait_until(lambda: made.counts.get("done") == 60, "all are done")
         made.station.stop()
         await asyncio.gather(*runs)

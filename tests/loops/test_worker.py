@@ -20,7 +20,7 @@ from echomq_worker.worker import Worker
 from tests.support.keyspace import keyspace_of
 from tests.support.running import quick, running
 from tests.support.valkey import OwnServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import never_ends, wait_until
 
 
 class Mailer:
@@ -315,7 +315,7 @@ async def test_a_bug_in_a_loop_is_no_crash_of_the_jobs_in_hand(
     @worker.handler("a", concurrency=2)
     async def wait() -> None:
         started.set()
-        await asyncio.sleep(60)
+        await never_ends()
 
     async def beat(_self: object) -> None:
         await broken.wait()
@@ -371,7 +371,7 @@ async def test_a_stop_while_it_starts_ends_it_there(url: str, own_server: OwnSer
 
     async def slow() -> AsyncIterator[None]:
         entered.set()
-        await asyncio.sleep(60)
+        await never_ends()
         yield
 
     for address, lifespan in ((frozen.url, None), (url, slow)):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from echomq_worker import Job, Worker
+from tests.support.waiting import works_for, works_plainly_for
 
 worker = Worker()
 _CONCURRENCY = int(os.environ.get("TEST_CONCURRENCY", "20"))
@@ -55,15 +56,15 @@ async def run(job: Job, payload: dict[str, Any]) -> None:
     before anything else has a turn.
     """
     _note("start", job)
-    time.sleep(payload.get("block_first_ms", 0) / 1000)  # noqa: ASYNC251 - what it is for
+    works_plainly_for(payload.get("block_first_ms", 0))
     if payload.get("kill"):
         os.kill(os.getpid(), signal.SIGKILL)
     try:
-        await asyncio.sleep(payload.get("sleep_ms", 0) / 1000)
+        await works_for(payload.get("sleep_ms", 0))
     except asyncio.CancelledError:
         _note("cancelled", job)
         raise
-    time.sleep(payload.get("block_ms", 0) / 1000)  # noqa: ASYNC251 - what it is for
+    works_plainly_for(payload.get("block_ms", 0))
     if payload.get("fail"):
         _note("failed", job)
         raise RuntimeError("as asked")
@@ -78,7 +79,7 @@ for _number in range(int(os.environ.get("TEST_MANY", "0"))):
 def plain(job: Job, payload: dict[str, Any]) -> None:
     """A plain function: it runs in a thread and cannot be stopped."""
     _note("start", job)
-    time.sleep(payload.get("sleep_ms", 0) / 1000)
+    works_plainly_for(payload.get("sleep_ms", 0))
     _note("end", job)
 
 

@@ -23,7 +23,7 @@ from echomq_worker.jobs import Jobs, New
 from echomq_worker.metrics import Metrics
 from tests.support.app import Note
 from tests.support.cluster import ValkeyCluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import passes, wait_until
 
 QUEUES = ("jobs", "other", "pool")
 """Queues of `tests.support.app`; of the cluster's fixture each is with another primary."""
@@ -57,7 +57,7 @@ class Load:
                 self._sending.add(task)
                 task.add_done_callback(self._sending.discard)
                 number, at = number + 1, at + _STEP_S
-                await asyncio.sleep(max(0.0, at - loop.time()))
+                await passes((at - loop.time()) * 1000, "the load has its pace")
         finally:
             # What was begun is sent to its end.
             while self._sending:
@@ -69,7 +69,7 @@ class Load:
             try:
                 await self._jobs.enqueue_many(queue, [New({"sleep_ms": self._sleep_ms}, id=id) for id in ids])
             except WireError:
-                await asyncio.sleep(_AGAIN_S)
+                await passes(_AGAIN_S * 1000, "it is tried again")
             else:
                 # Another thread may be reading it: it is not changed but replaced.
                 self.acknowledged = self.acknowledged | dict.fromkeys(ids, queue)
@@ -81,7 +81,7 @@ class Load:
             before = dict(self.acknowledged)
             queues = await asyncio.to_thread(lambda: {queue for queue in QUEUES if self._is_confirmed(queue)})
             self._confirmed |= {id for id, queue in before.items() if queue in queues}
-            await asyncio.sleep(_KEPT_STEP_S)
+            await passes(_KEPT_STEP_S * 1000, "it is looked at now and then")
 
     def unconfirmed(self, queue: str) -> set[str]:
         """What is acknowledged and would be gone if the primary died now, or may be."""

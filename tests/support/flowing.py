@@ -21,6 +21,7 @@ from typing import Any
 
 from echomq_worker import Job, Reject, Worker
 from echomq_worker.settings import Settings
+from tests.support.waiting import works_for
 
 worker = Worker()
 
@@ -38,7 +39,7 @@ def _note(what: str, job: Job, **more: object) -> None:
 async def leaf(job: Job, payload: dict[str, Any]) -> dict[str, Any]:
     """Sleeps; `reject` makes it dead at once."""
     _note("start", job)
-    await asyncio.sleep(payload["sleep_ms"] / 1000)
+    await works_for(payload["sleep_ms"])
     if payload["reject"]:
         _note("reject", job)
         raise Reject("as asked")
@@ -61,7 +62,7 @@ async def root(job: Job, payload: dict[str, Any]) -> int:
 async def _parent(job: Job, payload: dict[str, Any]) -> int:
     _note("start", job)
     values, ignored = await job.children_values(), await job.ignored_failures()
-    await asyncio.sleep(payload["sleep_ms"] / 1000)
+    await works_for(payload["sleep_ms"])
     _note("end", job, values=values, ignored=sorted(ignored))
     return len(values)
 

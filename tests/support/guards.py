@@ -19,6 +19,7 @@ import redis
 from blockbuster import BlockBuster
 
 from tests.support.keyspace import complaints, key_facts, text
+from tests.support.waiting import passes_plainly
 
 _CLOSING_S = 2.0
 _POLL_S = 0.005
@@ -95,7 +96,7 @@ def no_threads_left() -> Iterator[None]:
     deadline = time.monotonic() + _CLOSING_S
     while left := [thread.name for thread in set(threading.enumerate()) - before if not thread.daemon]:
         assert time.monotonic() < deadline, f"threads left running: {', '.join(sorted(left))}"
-        time.sleep(_POLL_S)
+        passes_plainly(_POLL_S * 1000, "what is left behind may end yet")
 
 
 @asynccontextmanager
@@ -124,7 +125,7 @@ def no_connections_left(admin: redis.Redis) -> Iterator[None]:
     deadline = time.monotonic() + _CLOSING_S
     while left := {id_: what for id_, what in _clients(admin).items() if id_ not in before}:
         assert time.monotonic() < deadline, f"connections left open: {'; '.join(left.values())}"
-        time.sleep(_POLL_S)
+        passes_plainly(_POLL_S * 1000, "what is left behind may end yet")
 
 
 @contextmanager

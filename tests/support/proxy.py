@@ -18,6 +18,7 @@ from typing import Literal, Self
 
 from tests.support.resp import frames
 from tests.support.valkey import login
+from tests.support.waiting import passes
 
 Then = Literal["hang", "reset"]
 _CHUNK = 1 << 16
@@ -278,7 +279,7 @@ class Proxy:
         while chunk := await self._read(reader):
             buffer += chunk
             if not commands and self.delay_ms:
-                await asyncio.sleep(self.delay_ms / 1000)
+                await passes(self.delay_ms, "as a link far away has it")
             await self._flowing.wait()
             for frame in frames(buffer):
                 if commands:

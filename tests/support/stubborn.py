@@ -11,6 +11,7 @@ import threading
 import time
 
 from echomq_worker import Job, Worker
+from tests.support.waiting import works_for, works_plainly_for
 
 worker = Worker()
 _LONG_S = 60.0
@@ -24,7 +25,7 @@ async def swallows(job: Job) -> None:
     until = time.monotonic() + _LONG_S
     while time.monotonic() < until:
         try:
-            await asyncio.sleep(_LONG_S)
+            await works_for(_LONG_S * 1000)
         except asyncio.CancelledError:
             continue
 
@@ -57,4 +58,4 @@ async def thread(job: Job) -> None:
 def plain(job: Job) -> None:
     """A plain function."""
     os.write(1, b"begun\n")
-    time.sleep(_LONG_S)
+    works_plainly_for(_LONG_S * 1000)

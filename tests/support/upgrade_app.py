@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from echomq_worker import Job, Worker
+from tests.support.waiting import works_for
 
 worker = Worker()
 
@@ -25,7 +26,7 @@ async def run(job: Job, payload: dict[str, Any]) -> None:
     """`sleep_ms`, then fail so many times as `fails` says; a claim that was handed over is no failure."""
     _note("start", job)
     try:
-        await asyncio.sleep(payload.get("sleep_ms", 0) / 1000)
+        await works_for(payload.get("sleep_ms", 0))
     except asyncio.CancelledError:
         _note("cancelled", job)
         raise
@@ -39,7 +40,7 @@ async def run(job: Job, payload: dict[str, Any]) -> None:
 async def child(job: Job, payload: dict[str, Any]) -> dict[str, Any]:
     """A flow's child: returns its payload."""
     _note("start", job)
-    await asyncio.sleep(0.02)
+    await works_for(20)
     _note("end", job)
     return payload
 

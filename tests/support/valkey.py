@@ -28,6 +28,8 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.support.waiting import passes_plainly
+
 # Below the ephemeral range: no outgoing connection takes the port while the server is down.
 _PORTS = range(20_000, 30_000)
 _START_TRIES = 5
@@ -216,7 +218,7 @@ class ValkeyServer:
                 except redis.AuthenticationError:
                     return True
                 return self.alive
-            time.sleep(_POLL_S)
+            passes_plainly(_POLL_S * 1000, "the process ends or answers")
         return False
 
     def _end(self, number: signal.Signals) -> None:

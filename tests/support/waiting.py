@@ -1,6 +1,7 @@
 """Waiting for a condition with a sentence and a deadline, never for a duration.
 
-Source: style anchor 16.
+Source: style anchor 16. Nobody else in the tests sleeps (tests/unit/test_gates.py): where a duration is the scenario
+itself it has a name here, that of a handler's work or of time that has to pass on a clock which no test can move.
 """
 
 from __future__ import annotations
@@ -50,3 +51,41 @@ def wait_until_sync(predicate: Callable[[], T], sentence: str, deadline_s: float
         if time.monotonic() >= deadline:
             raise _late(sentence, deadline_s, seen)
         time.sleep(_POLL_S)
+
+
+async def never_ends() -> None:
+    """What a handler does that waits to be cancelled."""
+    await asyncio.Event().wait()
+
+
+async def works_for(ms: float) -> None:
+    """What a coroutine does whose work takes so long."""
+    await asyncio.sleep(ms / 1000)
+
+
+def works_plainly_for(ms: float) -> None:
+    """The same for what blocks its thread, be that the event loop's."""
+    time.sleep(ms / 1000)
+
+
+async def passes(ms: float, what: str) -> None:
+    """So much time passes on the real clock. `what` says why no condition tells that it is over."""
+    assert what
+    await asyncio.sleep(max(0.0, ms) / 1000)
+
+
+async def passes_until(at_s: float, what: str) -> None:
+    """The same until a moment, in seconds since 1970."""
+    await passes((at_s - time.time()) * 1000, what)
+
+
+def passes_plainly(ms: float, what: str) -> None:
+    """The same without an event loop; blocks."""
+    assert what
+    time.sleep(ms / 1000)
+
+
+async def turns(count: int = 5) -> None:
+    """So many turns of the event loop: whatever is ready by now has run."""
+    for _ in range(count):
+        await asyncio.sleep(0)

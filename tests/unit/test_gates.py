@@ -21,6 +21,9 @@ PROJECT = Path(__file__).resolve().parents[2]
 FOLDERS = ("echomq_worker", "tests", "bench", "examples")
 FILE_LINES = 400
 FUNCTION_LINES = 50
+# The one file of the tests that sleeps, and whose functions do.
+SLEEPER = "tests/support/waiting.py"
+SLEEPING = ("asyncio", "anyio", "time")
 _PAGES = {".html", ".css", ".js", ".svg"}
 
 
@@ -88,6 +91,24 @@ def unexplained(name: str, source: str) -> list[str]:
     ]
 
 
+def sleeps(name: str, source: str) -> list[str]:
+    """The places of tests that sleep, by whatever name of `sleep`; a turn of the loop (`sleep(0)`) is none."""
+    if not name.startswith("tests/") or name == SLEEPER or "sleep" not in source:
+        return []
+    tree = ast.parse(source)
+    called = {f"{module}.sleep" for module in SLEEPING}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in SLEEPING:
+            called |= {one.asname or one.name for one in node.names if one.name == "sleep"}
+    return [
+        f"{name}:{node.lineno}: {ast.unparse(node)}, expected a name of {SLEEPER}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in called
+        and [ast.unparse(one) for one in node.args] != ["0"]
+    ]
+
+
 def test_no_file_is_too_long() -> None:
     """No file of Python or Lua has more than 400 lines."""
     paths = [*python_files(), *(PROJECT / "lua").rglob("*.lua")]
@@ -96,9 +117,11 @@ def test_no_file_is_too_long() -> None:
     assert len(sizes) > 50
 
 
-@pytest.mark.parametrize("check", [long_functions, unexplained, silent_tests])
+@pytest.mark.parametrize("check", [long_functions, unexplained, silent_tests, sleeps])
 def test_rules_that_no_linter_has(check: object) -> None:
-    """No function has more than 50 lines, no rule is switched off without a reason, no test is without its promise."""
+    """No function has more than 50 lines, no rule is switched off without a reason, no test is without its promise, and
+    none sleeps: it waits for a condition, or says which time has to pass.
+    """
     assert callable(check)
     found = [line for path in python_files() for line in check(str(path.relative_to(PROJECT)), path.read_text())]
     assert found == []
@@ -112,6 +135,12 @@ def test_the_gates_can_fail() -> None:
     assert long_functions("a.py", f"@d\ndef f():\n{body[10:]}") == []
     silent = "class T:\n    def test_it(self): pass\ndef helper(): pass\ndef test_b():\n    '''It holds.'''\n"
     assert silent_tests("a.py", silent) == ["a.py:2 test_it: no docstring, expected the promise it shows"]
+    naps = "from time import sleep as nap\nnap(1)\nasyncio.sleep(x)\nasyncio.sleep(0)\nours.sleep(1)\n"
+    assert sleeps("tests/a.py", naps) == [
+        f"tests/a.py:2: nap(1), expected a name of {SLEEPER}",
+        f"tests/a.py:3: asyncio.sleep(x), expected a name of {SLEEPER}",
+    ]
+    assert sleeps("bench/a.py", naps) == sleeps(SLEEPER, naps) == []
     mark = "# no" + "qa"
     source = f"a  {mark}\nb  {mark}: S101\nc  {mark}: S101 - a test speaks\nd  # type: " + "ignore[misc]  # as above\n"
     assert unexplained("a.py", source) == [

@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 import echomq_worker
 from tests.support import guards
 from tests.support.valkey import ValkeyServer, raw_client
+from tests.support.waiting import works_plainly_for
 
 _PACKAGE = Path(echomq_worker.__file__).parent
 
@@ -50,7 +51,7 @@ async def test_blocking_code_of_the_package_is_refused() -> None:
     code = _as_package_code("def nap(): time.sleep(0.001)")
     with pytest.raises(BlockingError, match=r"time\.sleep"):
         code.nap()
-    time.sleep(0.001)  # noqa: ASYNC251 - shows that a test itself may block
+    works_plainly_for(1)
     await asyncio.to_thread(code.nap)
 
 
