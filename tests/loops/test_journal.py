@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import traceback
 from typing import Any
 
@@ -18,6 +17,7 @@ from echomq_worker.worker import Worker
 from tests.support.clock import ManualClock
 from tests.support.running import quick
 from tests.support.stations import QUEUE, Lines, job_of
+from tests.support.waiting import works_for
 
 
 def journal(level: str = "debug") -> tuple[Journal, ManualClock, Lines]:
@@ -113,7 +113,7 @@ async def test_a_trace_begins_with_the_handler(url: str, caplog: pytest.LogCaptu
 
     @worker.handler("later", max_attempts=1)
     async def later() -> None:
-        await asyncio.sleep(0.01)
+        await works_for(10)
         failed_handler()
 
     @worker.handler("thread", max_attempts=1)

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from echomq_worker import Connector, Jobs, Repeat, Worker, sync, testing
 from echomq_worker.connector import connect
 from tests.support.running import quick, running
-from tests.support.waiting import wait_until
+from tests.support.waiting import never_ends, wait_until
 
 
 @dataclass
@@ -132,7 +132,7 @@ async def test_a_stop_during_a_start_that_swallows_its_cancellation_is_no_crash(
     async def careless() -> AsyncIterator[None]:
         begun.set()
         with suppress(asyncio.CancelledError):
-            await asyncio.sleep(3_600)
+            await never_ends()
         yield
 
     @worker.handler("first")

@@ -5,10 +5,10 @@ Run as `python -m echomq_worker run tests.support.closing:worker`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 from echomq_worker import Worker
+from tests.support.waiting import never_ends
 
 worker = Worker()
 
@@ -20,7 +20,7 @@ async def endless() -> AsyncIterator[None]:
         yield
     finally:
         print("the lifespan closes")  # noqa: T201 - what the test waits for
-        await asyncio.sleep(3_600)
+        await never_ends()
 
 
 @worker.handler("closing")
