@@ -107,10 +107,11 @@ def _exempt(request: pytest.FixtureRequest) -> set[str]:
 
 @pytest.fixture(autouse=True)
 def _guards(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Environment, threads, blocking calls: around every test."""
+    """Environment, logging, threads, blocking calls: around every test."""
     exempt = _exempt(request)
     with ExitStack() as stack:
         stack.enter_context(guards.clean_environment())
+        stack.enter_context(guards.logging_as_it_was())
         if not request.node.nodeid.startswith(_PROCESSES_MEASURED):
             os.environ.pop(_MEASURE_PROCESSES, None)
         if "leaves_tasks" not in exempt:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import sys
 import threading
@@ -16,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import redis
+import structlog
 from blockbuster import BlockBuster
 
 from tests.support.keyspace import complaints, key_facts, text
@@ -46,6 +48,22 @@ def clean_environment() -> Iterator[None]:
             if name.startswith(_OURS):
                 del os.environ[name]
         os.environ.update(before)
+
+
+@contextmanager
+def logging_as_it_was() -> Iterator[None]:
+    """Afterwards lines go where they went before: a command that ran in this process would keep from `caplog` those of
+    all later tests.
+    """
+    root = logging.getLogger()
+    configured, handlers, level = structlog.is_configured(), list(root.handlers), root.level
+    yield
+    if structlog.is_configured() and not configured:
+        structlog.reset_defaults()
+        logging.captureWarnings(capture=False)
+        for handler in set(root.handlers) - set(handlers):
+            root.removeHandler(handler)
+        root.setLevel(level)
 
 
 def _may_block(otherwise: Callable[..., bool]) -> Callable[..., bool]:

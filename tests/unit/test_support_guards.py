@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import threading
@@ -11,10 +12,12 @@ import types
 from pathlib import Path
 
 import pytest
+import structlog
 from blockbuster import BlockingError
 from redis.asyncio import Redis
 
 import echomq_worker
+from echomq_worker.logs import configure_logging
 from tests.support import guards
 from tests.support.valkey import ValkeyServer, raw_client
 from tests.support.waiting import works_plainly_for
@@ -44,6 +47,16 @@ def test_environment_is_clean_inside_and_restored_after(monkeypatch: pytest.Monk
 def test_every_test_runs_in_a_clean_environment() -> None:
     """The guard is around this test too."""
     assert not [name for name in os.environ if name.startswith("ECHOMQ_")]
+
+
+def test_logging_is_as_it_was() -> None:
+    """What a command sets up in this process does not outlive it: a line is `caplog`'s again."""
+    root = logging.getLogger()
+    before = (list(root.handlers), root.level, structlog.is_configured())
+    with guards.logging_as_it_was():
+        configure_logging("json", "error")
+        assert (list(root.handlers), root.level, structlog.is_configured()) != before
+    assert (list(root.handlers), root.level, structlog.is_configured()) == before
 
 
 async def test_blocking_code_of_the_package_is_refused() -> None:
