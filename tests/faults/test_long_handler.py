@@ -74,7 +74,7 @@ async def test_a_handler_of_several_leases_beside_an_idle_worker_runs_once(
     (said,) = warnings
     assert (said["event"], said["queue"], said["id"]) == ("event loop blocked", "jobs", *ids)
     assert said["handler"].endswith("run")
-    assert re.fullmatch(r"app\.py:\d+ in run", said["where"])
+    assert re.fullmatch(r"app\.py:\d+ in run > waiting\.py:\d+ in works_plainly_for", said["where"])
     assert 0.7 * BLOCKS[1]["block_ms"] < said["blocked_ms"] < 1.3 * BLOCKS[1]["block_ms"] + 1_000
 
 
