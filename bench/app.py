@@ -35,9 +35,12 @@ class Payload(BaseModel):
 
 @dataclass(slots=True)
 class Marks:
-    """When the first and the last of `jobs` runs were, and the CPU seconds of this process by then."""
+    """When the first and the last of `jobs` runs were, and the CPU seconds of this process by then. `apart` runs at
+    either end are left out.
+    """
 
     jobs: int
+    apart: int = 0
     seen: int = 0
     failed: set[str] = field(default_factory=set)
     at: list[tuple[float, float]] = field(default_factory=list)
@@ -45,7 +48,7 @@ class Marks:
     def hit(self) -> None:
         """One run."""
         self.seen += 1
-        if self.seen in {1, self.jobs}:
+        if self.seen in {1 + self.apart, self.jobs - self.apart}:
             self.take()
 
     def take(self) -> None:
@@ -93,6 +96,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--kind", default="noop", choices=("noop", "model", "failing", "sleep", "plain", "mark"))
     options.add_argument("--jobs", type=int, default=0)
+    options.add_argument("--apart", type=int, default=0, help="jobs at either end that the figures leave out")
     options.add_argument("--concurrency", type=int, default=100)
     options.add_argument("--consumers", type=int, default=1)
     options.add_argument("--queues", type=int, default=1)
@@ -101,7 +105,7 @@ def main() -> None:
     options.add_argument("--forever", action="store_true")
     given = options.parse_args()
     configure_logging("json", "warning")
-    marks = Marks(given.jobs)
+    marks = Marks(given.jobs, given.apart)
     handler = _handlers(marks, given.sleep_ms)[given.kind]
     worker = Worker()
     for name in (QUEUE, *(f"{QUEUE}-{n}" for n in range(1, given.queues))):
@@ -116,7 +120,8 @@ def main() -> None:
     if done.completed != given.jobs or len(marks.at) != 2:
         raise SystemExit(f"expected {given.jobs} completed jobs, got {done.counts}")
     (first, cpu_before), (last, cpu_after) = marks.at
-    print(json.dumps({"seconds": last - first, "cpu_s": cpu_after - cpu_before, "rss_mb": round(_peak_kb() / 1024, 1)}))
+    told = {"jobs": given.jobs - 2 * given.apart, "seconds": last - first, "cpu_s": cpu_after - cpu_before}
+    print(json.dumps({**told, "rss_mb": round(_peak_kb() / 1024, 1)}))
 
 
 def _peak_kb() -> int:

@@ -47,10 +47,10 @@ async def _drain(url: str, jobs: int, options: list[str], lanes: int, wire: str)
     calls = sum(spent.calls[name] for name in verbs)
     usec = sum(spent.usec[name] for name in verbs)
     return {
-        "jobs_per_s": jobs / figures["seconds"],
+        "jobs_per_s": figures["jobs"] / figures["seconds"],
         "evalsha_per_job": calls / jobs,
         "server_us_per_job": usec / jobs,
-        "worker_us_per_job": figures["cpu_s"] / jobs * 1e6,
+        "worker_us_per_job": figures["cpu_s"] / figures["jobs"] * 1e6,
         "rss_mb": figures["rss_mb"],
     }
 

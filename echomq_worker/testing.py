@@ -174,7 +174,9 @@ async def _idle(
         try:
             if due_now:
                 await _bring_forward(wire, queues)
-            if await worker.exhausted(horizon_ms) and not any([await repeat.due(queue) for queue in queues]):
+            # Between two looks: a repeat that fires after the first is no longer due, but a job that the second sees.
+            idle = await worker.exhausted(horizon_ms) and not any([await repeat.due(queue) for queue in queues])
+            if idle and await worker.exhausted(horizon_ms):
                 return
         except EchoMQError:
             # Whoever runs says what is wrong with the server.

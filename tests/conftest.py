@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -61,6 +62,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Have what xdist starts measured once. pytest-cov begins twice in it, and `patch = subprocess` would be a third;
     the marker `no_cover` ends but one of these.
     """
+    # A shell that starts this in its background has Ctrl-C ignored, and children inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     measuring = getattr(config.pluginmanager.getplugin("_cov"), "cov_controller", None)
     if measuring is None:
         return
