@@ -116,6 +116,7 @@ def _guards(request: pytest.FixtureRequest) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(guards.clean_environment())
         stack.enter_context(guards.logging_as_it_was())
+        stack.enter_context(guards.signals_as_they_were())
         if not request.node.nodeid.startswith(_PROCESSES_MEASURED):
             os.environ.pop(_MEASURE_PROCESSES, None)
         if "leaves_tasks" not in exempt:

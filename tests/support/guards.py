@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -64,6 +65,18 @@ def logging_as_it_was() -> Iterator[None]:
         for handler in set(root.handlers) - set(handlers):
             root.removeHandler(handler)
         root.setLevel(level)
+
+
+@contextmanager
+def signals_as_they_were() -> Iterator[None]:
+    """Afterwards SIGINT and SIGTERM do what they did before: `run` ends with both ignored, which every process that a
+    later test starts would inherit.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        if handler is not None and signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 def _may_block(otherwise: Callable[..., bool]) -> Callable[..., bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -47,6 +48,14 @@ def test_environment_is_clean_inside_and_restored_after(monkeypatch: pytest.Monk
 def test_every_test_runs_in_a_clean_environment() -> None:
     """The guard is around this test too."""
     assert not [name for name in os.environ if name.startswith("ECHOMQ_")]
+
+
+def test_signals_are_as_they_were() -> None:
+    """A test whose command has ended with Ctrl-C ignored leaves it to the next one as it was."""
+    before = signal.getsignal(signal.SIGINT)
+    with guards.signals_as_they_were():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_logging_is_as_it_was() -> None:
