@@ -185,8 +185,9 @@ class Link(asyncio.Protocol):
         """Whether the peer has sent anything yet."""
         return self._heard_at > 0
 
-    def submit(self, packed: bytes, size: int) -> asyncio.Future[Answer]:
+    def submit(self, packed: bytes, size: int, *, urgent: bool = True) -> asyncio.Future[Answer]:
         """Queue `size` packed commands for this turn's write. The future never raises; cancelling it disturbs nothing.
+        What is large leaves at once, unless it is not `urgent`: nobody waits for it.
 
         The caller has seen that the link is not closed, in this very turn.
         """
@@ -196,7 +197,7 @@ class Link(asyncio.Protocol):
         if not write.packed:
             self._loop.call_soon(self._flush)
         write.packed.append(packed)
-        if len(packed) >= _LARGE_BYTES:
+        if urgent and len(packed) >= _LARGE_BYTES:
             self._flush()
         if self._watch is None:
             self._watch = self._loop.call_later(self.timeout_s, self._look)

@@ -187,7 +187,7 @@ class Connector:
         link = self._link
         if link is None or link.closed:
             return None
-        return link.submit(b"".join([pack(command) for command in commands]), len(commands))
+        return link.submit(b"".join([pack(command) for command in commands]), len(commands), urgent=False)
 
     def parking(self, *, margin_ms: int = MARGIN_MS) -> Parking:
         """A connection for blocking waits; it is closed with the connector. Raises EchoMQError on a closed one."""
