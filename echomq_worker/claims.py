@@ -42,6 +42,11 @@ class Claimed:
         return len(self.jobs) >= self.asked > 0 or self.why == "replayed"
 
 
+def brings_jobs(reply: list[Any]) -> bool:
+    """Whether a reply of `claim_many` has jobs in it, whose leases run since it was made."""
+    return bool(reply[3])
+
+
 class Claims:
     """The claims of one consumer. `call` makes the next one, `read` takes its reply; in between nothing else is
     claimed.

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import anyio
 
-from echomq_worker.claims import Claimed, Claims
+from echomq_worker.claims import Claimed, Claims, brings_jobs
 from echomq_worker.clock import Clock, Rhythm
 from echomq_worker.connector import Wire
 from echomq_worker.degraded import FAULTS, Degraded
@@ -210,9 +210,11 @@ class Consumer:
         return max(1.0, self._next_sweep_ms - self._clock.monotonic_ms())
 
     def _take(self, reply: Any, sent_ms: float) -> Claimed | None:
+        if isinstance(reply, Exception):
+            return None
         # This process stood still, or its connection, for a lease: others may have had what the reply brings. Unread it
         # is like one that was lost, and the receipt tells the next claim what is still in hand.
-        if isinstance(reply, Exception) or self._clock.monotonic_ms() - sent_ms >= self._lease_ms:
+        if self._clock.monotonic_ms() - sent_ms >= self._lease_ms and brings_jobs(reply):
             return None
         claimed = self.claims.read(reply)
         if self._on_claimed is not None:

@@ -287,3 +287,21 @@ async def test_a_claim_that_is_answered_a_lease_late_is_not_started(url: str, ra
         gate.gate.set()
         await wait_until(lambda: made.counts.get("done") == 1, "it is done")
     assert gate.began == [kept]
+
+
+async def test_an_empty_claim_that_is_answered_a_lease_late_is_no_fault(url: str, server: ValkeyServer) -> None:
+    """A handler blocked the loop while the claim for the other slots was on its way: it brought nothing that somebody
+    else could have had, so there is nothing to fear and nothing to report.
+    """
+    gate, clock, lease_ms = Gate(), ManualClock(), 60_000
+    async with (
+        Proxy(server.port) as proxy,
+        stand(proxy.url, gate.handler, clock=clock, limits=Limits(lease_ms=lease_ms)) as made,
+    ):
+        proxy.delay(100)
+        beating = asyncio.create_task(made.consumer.beat())
+        await wait_until(lambda: proxy.count(b"claimed:"), "the claim is on its way")
+        clock.advance(lease_ms)
+        beat = await beating
+        assert beat.claimed is not None
+        assert (beat.claimed.why, beat.claimed.jobs) == ("ok", [])
