@@ -25,7 +25,8 @@ from echomq_worker.handlers import Bound
 from echomq_worker.job import LEASE_LOST, TIMEOUT, Job, cancel
 from echomq_worker.options import Limits
 from echomq_worker.outcome import COMPLETE, Abandoned, Judge, Outcome, not_started, passes, take_off
-from echomq_worker.slots import Slots
+from echomq_worker.raised import interrupts, is_a
+from echomq_worker.slots import Closed, Slots
 from echomq_worker.verdict import Done
 
 Ends = list[tuple[Job, Outcome]]
@@ -92,6 +93,11 @@ class BatchExecutor:
             ends += await self._run(live, task)
         return ends
 
+    async def closed(self, batch: Batch, exc: GeneratorExit, runner: asyncio.Task[Any]) -> Ends:
+        """As an Executor's: the runner was closed from inside."""
+        await take_off(runner, 0, None)
+        return self._raised(batch.jobs, exc)
+
     async def _run(self, live: list[Job], runner: asyncio.Task[Any]) -> Ends:
         call = _Call(runner, len(live))
         for job in live:
@@ -104,7 +110,7 @@ class BatchExecutor:
         try:
             value = await in_context(self._entered(live), self._call(list(live)))
         except BaseException as exc:
-            if passes(exc, runner, sent=call.sent):
+            if is_a(exc, GeneratorExit) or passes(exc, runner, sent=call.sent):
                 raise
             error = exc
         finally:
@@ -113,11 +119,14 @@ class BatchExecutor:
             for job in live:
                 job.runner = None
         if call.sent or runner.cancelling():
-            await take_off(runner, call.sent, error if isinstance(error, asyncio.CancelledError) else None)
+            await take_off(runner, call.sent, error if is_a(error, asyncio.CancelledError) else None)
         if error is None:
             return [(job, self._answered(job, value)) for job in live]
-        ends: Ends = [(job, self._judge.raised(job, error)) for job in live]
-        for job in live[1:]:
+        return self._raised(live, error)
+
+    def _raised(self, jobs: Sequence[Job], error: BaseException) -> Ends:
+        ends: Ends = [(job, self._judge.raised(job, error)) for job in jobs]
+        for job in jobs[1:]:
             # One trace is enough.
             job.exception = None
         return ends
@@ -143,23 +152,26 @@ class BatchExecutor:
         """What the handler's answer means for one job."""
         if job.cancellation is not None and job.cancellation.reason == LEASE_LOST:
             return Abandoned(LEASE_LOST)
-        error = None if value is None else _error_of(job, value)
-        if error is not None:
-            return self._judge.raised(job, error)
-        answer = value[job.id] if isinstance(value, Mapping) else None
-        return self._judge.returned(job, answer.result) if isinstance(answer, Done) else COMPLETE
+        try:
+            answer = None if value is None else _answer_of(job, value)
+        except BaseException as exc:
+            # The mapping is the user's, and may raise whatever it is asked.
+            if interrupts(exc):
+                raise
+            answer = exc
+        if is_a(answer, BaseException):
+            return self._judge.raised(job, answer)
+        return self._judge.returned(job, answer.result) if is_a(answer, Done) else COMPLETE
 
 
-def _error_of(job: Job, value: object) -> BaseException | None:
-    """What the answer says against a job; None: it is done."""
+def _answer_of(job: Job, value: object) -> object:
+    """The answer for one job: None or True, Done, or an exception that says what is wrong with it."""
     if not isinstance(value, Mapping):
         return BadAnswer(f"the batch handler answered {type(value).__name__}, expected None or a dict of answers by id")
     if job.id not in value:
         return BadAnswer("the batch handler answered nothing for this job")
-    answer = value[job.id]
-    if answer is None or answer is True or isinstance(answer, Done):
-        return None
-    if isinstance(answer, BaseException):
+    answer: object = value[job.id]
+    if answer is None or answer is True or is_a(answer, Done) or is_a(answer, BaseException):
         return answer
     kind = type(answer).__name__
     return BadAnswer(f"the batch handler answered {kind} for this job, expected None, True, Done or an exception")
@@ -231,6 +243,10 @@ class BatchSlots:
             on_end=self._ended,
             on_fault=lambda batch: self.running.difference_update(batch.jobs),
         )
+
+    def closing(self, closed: Closed[Batch, Ends]) -> None:
+        """Ask `closed` for the outcome of a batch whose handler awaited what has raised GeneratorExit."""
+        self._slots.closed = closed
 
     @property
     def free(self) -> int:

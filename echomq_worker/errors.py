@@ -7,10 +7,11 @@ by the server with nothing done, or was sent and its reply is unknown. Texts nev
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 _SHOWN_CHARACTERS = 60
 _SHOWN_BITS = 128
+_BASE: Any = BaseException
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
@@ -179,9 +180,12 @@ def is_of_the_server(error: BaseException | None) -> bool:
     """Whether an error says all there is to know: the server, or the way to it, is in trouble. A trace of who met it
     adds nothing.
     """
-    if isinstance(error, ServerError):
-        return error.code in _RIGHTS
-    return isinstance(error, (WireError, AuthenticationFailed, FenceRefused))
+    # By its class: what a handler raised may not even say of which it is.
+    kind = type(error)
+    if issubclass(kind, ServerError):
+        said = _BASE.args.__get__(error)
+        return bool(said) and type(said[0]) is str and _first_word(said[0]) in _RIGHTS
+    return issubclass(kind, (WireError, AuthenticationFailed, FenceRefused))
 
 
 _REFUSALS: dict[str, type[Refused]] = {

@@ -12,7 +12,8 @@ For the consumer, in a long-lived runner task:
 - A job in hand is ended by `job.cancel(job, reason)`, not by cancelling its runner. Its `execute` then returns as soon
   as the handler has ended: `Abandoned(LEASE_LOST)` whatever the handler did; after SHUTDOWN what it returned and how it
   steered counts, anything else is `Abandoned(SHUTDOWN)`: release the job.
-- A runner that is itself cancelled raises CancelledError, unless the handler swallows it.
+- A runner that is itself cancelled raises CancelledError, unless the handler swallows it. GeneratorExit is raised:
+  where the runner goes on all the same, `await executor.closed(job, error, runner)` is the outcome.
 - A plain function in a thread cannot be stopped: `execute` returns when it has ended, `in_threads()` lists those that
   have not, to be disowned when the process goes. `close()` at the end.
 - No task, timer or log line per job that an option does not ask for; `timeout_ms` costs one timer at a time
@@ -27,7 +28,6 @@ noticed, and from then on every job of that handler runs in a copy of the contex
 from __future__ import annotations
 
 import asyncio
-import inspect
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, copy_context
@@ -39,6 +39,7 @@ from echomq_worker.job import LEASE_LOST, TIMEOUT, Job, JobCancelled, cancel
 from echomq_worker.logs import current_job
 from echomq_worker.options import Limits
 from echomq_worker.outcome import COMPLETE, Abandoned, Judge, Outcome, not_started, passes, take_off
+from echomq_worker.raised import interrupts, is_a
 from echomq_worker.threads import Raised, Threads
 
 
@@ -88,6 +89,14 @@ class Executor:
         """Let idle threads end; what still runs goes on until the process ends."""
         self._threads.close()
 
+    async def closed(self, job: Job, exc: GeneratorExit, runner: asyncio.Task[Any]) -> Outcome:
+        """What it means that the runner was closed from inside: the handler awaited what has raised GeneratorExit, and
+        with that the interpreter has ended every coroutine between the two.
+        """
+        outcome = self._judge.raised(job, exc)
+        await take_off(runner, _sent(job), None)
+        return Abandoned(LEASE_LOST) if _lost(job) else outcome
+
     async def _timed(self, job: Job, runner: asyncio.Task[Any] | None = None, /) -> Outcome:
         self._deadlines.add(job)
         try:
@@ -111,10 +120,11 @@ class Executor:
             value = await (begun or self._call(job))
             outcome: Outcome = COMPLETE if self._plain or not job.flow_child else self._judge.returned(job, value)
         except BaseException as exc:
-            if passes(exc, runner, sent=_sent(job)):
+            # A GeneratorExit is whoever's who runs this: see `closed`.
+            if is_a(exc, GeneratorExit) or passes(exc, runner, sent=_sent(job)):
                 raise
             outcome = self._judge.raised(job, exc)
-            cancelled = exc if isinstance(exc, asyncio.CancelledError) else None
+            cancelled = exc if is_a(exc, asyncio.CancelledError) else None
         finally:
             job.runner = None
         if job.cancellation is not None or runner.cancelling():
@@ -140,17 +150,17 @@ class Executor:
         except RuntimeError as exc:
             # The system gave no thread.
             value = Raised(exc)
-        if inspect.iscoroutine(value) and not job.cancelled:
+        if is_a(value, types.CoroutineType) and not job.cancelled:
             # A plain function around an async one, such as a decorator leaves it.
             return await self._on_loop(job, runner, begun=in_context(context, value))
         return self._ended(job, value)
 
     def _ended(self, job: Job, value: object) -> Outcome:
         """What a plain function's end means."""
-        if isinstance(value, Raised):
+        if is_a(value, Raised):
             return self._judge.raised(job, value.exception)
         mark = job.cancellation
-        if mark is not None and inspect.iscoroutine(value):
+        if mark is not None and is_a(value, types.CoroutineType):
             value.close()
             return self._judge.raised(job, JobCancelled(mark.text))
         return Abandoned(LEASE_LOST) if _lost(job) else self._judge.returned(job, value)
@@ -233,7 +243,10 @@ async def _awaited(call: Callable[[Job], Awaitable[object]], job: Job) -> object
 def _differs(one: Context, other: Context) -> bool:
     try:
         return one != other
-    except Exception:  # noqa: BLE001 - values of two contexts are compared, and theirs may be any
+    except BaseException as error:
+        # Values of two contexts are compared, and theirs may be any.
+        if interrupts(error):
+            raise
         return True
 
 

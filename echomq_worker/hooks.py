@@ -27,8 +27,9 @@ from echomq_worker.logs import Logger
 from echomq_worker.nap import Nap
 from echomq_worker.observers import cause
 from echomq_worker.outcome import passes
+from echomq_worker.raised import is_a, say
 from echomq_worker.threads import Raised, Threads
-from echomq_worker.verdict import Verdict
+from echomq_worker.verdict import Verdict, clean
 
 # Hooks that run at the same time, in one process.
 AT_A_TIME = 10
@@ -163,15 +164,15 @@ class Hooks:
         if self._threads is None:
             self._threads = Threads(AT_A_TIME, name="echomq:hooks")
         said = await self._threads.submit(object(), partial(hook.call, values))
-        if isinstance(said, Raised):
+        if is_a(said, Raised):
             raise said.exception
         if inspect.isawaitable(said):
             await said
 
     def _blame(self, hook: Hook, queue: str, id: str, error: BaseException) -> None:
-        why = {"reason": str(error)} if isinstance(error, EchoMQError) else {}
+        why = {"reason": clean(error)} if is_a(error, EchoMQError) else {}
         trace = None if is_of_the_server(error) else error
-        self._log.error(f"{hook.kind} raised", queue=queue, id=id, hook=hook.name, exc_info=trace, **why)
+        say(self._log.error, f"{hook.kind} raised", trace, queue=queue, id=id, hook=hook.name, **why)
 
 
 class QueueHooks:

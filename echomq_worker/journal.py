@@ -18,6 +18,7 @@ from echomq_worker.hooks import QueueHooks
 from echomq_worker.job import Job
 from echomq_worker.logs import Logger, current_job
 from echomq_worker.observers import Dead, Observers, Stale, Started
+from echomq_worker.raised import is_a, say, trace_of, with_trace
 from echomq_worker.verdict import Bury, Reject, Retry, RetryLater, Verdict
 
 Settled = tuple[Job, Verdict, str]
@@ -134,9 +135,9 @@ class Journal:
         if isinstance(verdict, (RetryLater, Bury)):
             fields["error"] = verdict.error
         if answer == "scheduled":
-            self._log.warning("job retried", failures=job.failures + 1, exc_info=_trace(job), **fields)
+            say(self._log.warning, "job retried", _trace(job), failures=job.failures + 1, **fields)
         elif answer == "dead":
-            self._log.error("job dead", failures=job.failures + 1, exc_info=_trace(job), **fields)
+            say(self._log.error, "job dead", _trace(job), failures=job.failures + 1, **fields)
         elif answer == "delayed":
             self._log.info("job delayed", **fields)
         else:
@@ -149,10 +150,10 @@ def _trace(job: Job) -> BaseException | None:
     which a call of the handler's met an outage of the server.
     """
     error = job.exception
-    if error is None or isinstance(error, (Unreadable, Reject, Retry)) or is_of_the_server(error):
+    if error is None or is_a(error, Unreadable, Reject, Retry) or is_of_the_server(error):
         return None
     # It begins with the handler: the frames that called it are the same for every job.
-    frames = error.__traceback__
+    frames = trace_of(error)
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OURS):
         frames = frames.tb_next
-    return error if frames is None else error.with_traceback(frames)
+    return error if frames is None else with_trace(error, frames)

@@ -19,6 +19,7 @@ from echomq_worker.job import Job
 from echomq_worker.logs import Logger
 from echomq_worker.nap import Nap
 from echomq_worker.outcome import passes
+from echomq_worker.raised import say
 from echomq_worker.verdict import Bury, DelayTo, RetryLater, Verdict
 
 # Notes that wait to be told; above this the oldest go.
@@ -224,7 +225,7 @@ class Observers:
         if id(function) not in self._raised:
             self._raised.add(id(function))
             name = getattr(function, "__qualname__", type(function).__name__)
-            self._log.error("observer raised", observer=name, hint="it is not logged again", exc_info=error)
+            say(self._log.error, "observer raised", error, observer=name, hint="it is not logged again")
 
 
 def cause(verdict: Verdict) -> str:

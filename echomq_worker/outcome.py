@@ -17,7 +17,6 @@ cancelled job ends dead with `last_error` = `cancelled: <reason>`, without a ret
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -26,6 +25,7 @@ from echomq_worker.backoff import delay_ms
 from echomq_worker.handlers import PayloadRefused
 from echomq_worker.job import LEASE_LOST, SHUTDOWN, TIMEOUT, Job, Reason, cancelled
 from echomq_worker.options import Limits
+from echomq_worker.raised import cause_of, interrupts, is_a, sole, walk
 from echomq_worker.verdict import (
     Bury,
     Complete,
@@ -85,46 +85,54 @@ class Judge:
             return COMPLETE
         try:
             return Complete(self.result(value))
-        except Exception as exc:  # noqa: BLE001 - what the handler returned has no form: its failure
+        except BaseException as exc:
+            # What the handler returned has no form: its failure.
+            if interrupts(exc):
+                raise
             return self.raised(job, exc)
 
     def raised(self, job: Job, exc: BaseException) -> Outcome:
         """The handler has raised `exc`, which is kept on the job for the log line."""
         mark, leaf = job.cancellation, sole(exc)
-        ends = isinstance(leaf, asyncio.CancelledError)
+        ends = is_a(leaf, asyncio.CancelledError)
         if mark is not None:
             if mark.reason == LEASE_LOST:
                 return Abandoned(LEASE_LOST)
             if mark.asked is not None:
                 job.exception = None if ends else exc
                 return Bury(cancelled(mark.asked))
-            if mark.reason == SHUTDOWN and not isinstance(leaf, (Retry, Delay, Reject)):
+            if mark.reason == SHUTDOWN and not is_a(leaf, Retry, Delay, Reject):
                 return Abandoned(SHUTDOWN)
         job.exception = exc
-        if mark is not None and mark.reason == TIMEOUT and ends:
-            late = f"timeout after {self._limits.timeout_ms} ms"
-            return Bury(late) if self._final(TimeoutError()) else RetryLater(self._delay_ms(job), late)
         try:
+            if mark is not None and mark.reason == TIMEOUT and ends:
+                late = f"timeout after {self._limits.timeout_ms} ms"
+                return Bury(late) if self._final(TimeoutError()) else RetryLater(self._delay_ms(job), late)
             return self._verdict(job, leaf)
-        except Exception:  # noqa: BLE001 - a subclass of Retry that never called ours, a class that cannot be asked
+        except BaseException as odd:
+            # A subclass of Retry that never called ours, a class that cannot be asked, an attribute that raises.
+            if interrupts(odd):
+                raise
             return RetryLater(_ODD_DELAY_MS, describe(exc))
 
     def _verdict(self, job: Job, exc: BaseException) -> Verdict:
-        match exc:
-            case Retry():
-                return RetryLater(self._delay_ms(job) if exc.delay_ms is None else exc.delay_ms, _reason(exc))
-            case Delay():
-                return DelayTo("in", exc.ms or 0) if exc.at_ms is None else DelayTo("at", exc.at_ms)
-            case Reject():
-                return Bury(_reason(exc))
-            case PayloadRefused():
-                return Bury(describe(exc.__cause__ or exc))
+        if is_a(exc, Retry):
+            # Made anew, which checks it: whoever has it may have changed it.
+            asked = Retry(exc.delay_ms)
+            return RetryLater(self._delay_ms(job) if asked.delay_ms is None else asked.delay_ms, _reason(exc))
+        if is_a(exc, Delay):
+            later = Delay(exc.ms, at_ms=exc.at_ms)
+            return DelayTo("in", later.ms or 0) if later.at_ms is None else DelayTo("at", later.at_ms)
+        if is_a(exc, Reject):
+            return Bury(_reason(exc))
+        if is_a(exc, PayloadRefused):
+            return Bury(describe(cause_of(exc) or exc))
         if self._final(exc):
             return Bury(describe(exc))
         return RetryLater(self._delay_ms(job), describe(exc))
 
     def _final(self, exc: BaseException) -> bool:
-        return bool(self._no_retry) and _holds(exc, self._no_retry)
+        return bool(self._no_retry) and any(is_a(one, *self._no_retry) for one in walk(exc))
 
     def _delay_ms(self, job: Job) -> int:
         retry = self._limits.retry
@@ -149,13 +157,12 @@ def passes(exc: BaseException, runner: asyncio.Task[Any], *, sent: int = 0) -> b
     `sent`: how often the runner was cancelled for the function.
     """
     leaf = sole(exc)
-    if isinstance(leaf, asyncio.CancelledError):
+    if is_a(leaf, asyncio.CancelledError):
         return sent == 0 and runner.cancelling() > 0
-    if isinstance(leaf, GeneratorExit):
+    if is_a(leaf, GeneratorExit):
         # Who closes it is another one, or nobody: what runs in a task cannot be closed.
         return asyncio.current_task(runner.get_loop()) is not runner
-    # Whoever else listens for the signal, as a worker does, has it raise nothing.
-    return isinstance(leaf, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return interrupts(leaf)
 
 
 async def take_off(runner: asyncio.Task[Any], sent: int, raised: asyncio.CancelledError | None) -> None:
@@ -175,19 +182,6 @@ async def take_off(runner: asyncio.Task[Any], sent: int, raised: asyncio.Cancell
         raise raised or asyncio.CancelledError
 
 
-def sole(exc: BaseException) -> BaseException:
-    """The one exception that a group, or a group in a group, holds; the exception itself where there are several."""
-    while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
-        exc = exc.exceptions[0]
-    return exc
-
-
-def _holds(exc: BaseException, classes: tuple[type[BaseException], ...]) -> bool:
-    if isinstance(exc, BaseExceptionGroup) and not isinstance(exc, classes):
-        return exc.subgroup(classes) is not None
-    return isinstance(exc, classes)
-
-
 def _reason(exc: Retry | Reject) -> str:
     """The handler's own words; else what it raised the exception from."""
-    return exc.reason or describe(exc.__cause__ or exc)
+    return exc.reason or describe(cause_of(exc) or exc)

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Coroutine, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from contextvars import copy_context
-from typing import Any, Generic, Never, Protocol, TypeVar
+from typing import Any, Generic, Never, Protocol, TypeAlias, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -36,6 +36,7 @@ _LEAVE_S = 0.5
 
 T = TypeVar("T", bound=Hashable)
 R = TypeVar("R")
+Closed: TypeAlias = Callable[[T, GeneratorExit, asyncio.Task[Any]], Awaitable[R]]
 
 
 class SlotLost(EchoMQError):
@@ -108,6 +109,7 @@ class Slots(Generic[T, R]):
         "_on_fault",
         "_runners",
         "_turn_ends_ms",
+        "closed",
         "per_claim",
         "running",
         "size",
@@ -129,6 +131,8 @@ class Slots(Generic[T, R]):
         """`kept`: whether a job that waits may begin by now; one that may not is asked about again until it may, or is
         dropped. `on_fault` is called with the job that ends the worker.
         """
+        # The outcome of a job whose handler awaited what has raised GeneratorExit: that closes all its runner awaits.
+        self.closed: Closed[T, R] | None = None
         self.size = size
         self._ahead = ahead
         self._kept = kept
@@ -261,7 +265,10 @@ class Slots(Generic[T, R]):
                 if jobs:
                     self._call()
                 try:
-                    outcome = await self._execute(job, runner)
+                    try:
+                        outcome = await self._execute(job, runner)
+                    except GeneratorExit as error:
+                        outcome = await self._closed_within(job, error, runner)
                 except BaseException:
                     if not self._closing:
                         # It ends the worker, so it is not given back with the others: it waits for its lease, and that
@@ -279,6 +286,12 @@ class Slots(Generic[T, R]):
                 waiter = loop.create_future()
                 self._idle.append(waiter)
                 await waiter
+
+    async def _closed_within(self, job: T, error: GeneratorExit, runner: asyncio.Task[Any] | None) -> R:
+        if self.closed is None or self._closing or runner is None or asyncio.current_task(self._loop) is not runner:
+            # Somebody closes the runner itself: a loop that is closed, or nobody holds it any more.
+            raise error
+        return await self.closed(job, error, runner)
 
     def _begin_turn(self) -> bool:
         ends_ms = self._clock.monotonic_ms() + TURN_MS

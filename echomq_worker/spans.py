@@ -28,6 +28,7 @@ from echomq_worker.job import Job
 from echomq_worker.keyspace import Keys
 from echomq_worker.logs import Logger
 from echomq_worker.outcome import Abandoned, Outcome
+from echomq_worker.raised import is_a, say, trace_of
 from echomq_worker.telemetry import (
     CARRIER_BYTES,
     Context,
@@ -227,13 +228,13 @@ class Spans:
     def _ended(self, run: _Run, job: Job, outcome: Outcome | BaseException) -> None:
         what, said = _meaning(job, outcome)
         attributes = attributes_of(self._keys.queue, "process", "process") | {"echomq.outcome": what}
-        raised = outcome if isinstance(outcome, BaseException) else job.exception
+        raised = outcome if is_a(outcome, BaseException) else job.exception
         if said is not None:
             attributes["error.type"] = what if raised is None else type(raised).__name__
             run.span.set_attribute("error.type", attributes["error.type"])
             run.span.set_status(Status(StatusCode.ERROR, said))
             if raised is not None:
-                frames = "".join(traceback.format_tb(raised.__traceback__))
+                frames = "".join(traceback.format_tb(trace_of(raised)))
                 event = {"exception.type": type(raised).__name__, "exception.message": said}
                 run.span.add_event("exception", event | {"exception.stacktrace": frames})
         run.span.set_attribute("echomq.outcome", what)
@@ -249,7 +250,7 @@ class Spans:
     def _blame(self, error: Exception) -> None:
         if not self._blamed:
             self._blamed = True
-            self._log.error("tracing failed", queue=self._keys.queue, hint="it is not logged again", exc_info=error)
+            say(self._log.error, "tracing failed", error, queue=self._keys.queue, hint="it is not logged again")
 
 
 def _meaning(job: Job, outcome: Outcome | BaseException) -> tuple[str, str | None]:

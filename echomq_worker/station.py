@@ -337,11 +337,15 @@ class Station:
         executor, runs = self.executor, self._runs
         if isinstance(executor, BatchExecutor):
             many = executor.execute if runs is None else runs.around_batch(executor.execute)
-            return BatchSlots(size, tasks=tasks, name=name, clock=clock, execute=many, on_end=ended)
+            batches = BatchSlots(size, tasks=tasks, name=name, clock=clock, execute=many, on_end=ended)
+            batches.closing(executor.closed)
+            return batches
         one = executor.execute if runs is None else runs.around(executor.execute)
         # Without prefetch nothing waits for longer than a turn or two.
         kept = self._shared.leases.keeps if ahead else None
-        return Slots(size, tasks=tasks, name=name, clock=clock, execute=one, on_end=ended, ahead=ahead, kept=kept)
+        slots = Slots(size, tasks=tasks, name=name, clock=clock, execute=one, on_end=ended, ahead=ahead, kept=kept)
+        slots.closed = executor.closed
+        return slots
 
     def _pump(self) -> Pump:
         return Pump(

@@ -10,9 +10,11 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeAlias
+from itertools import islice
+from typing import Literal, TypeAlias, cast
 
 from echomq_worker.errors import InvalidArgument, shown
+from echomq_worker.raised import inside, walk
 
 ERROR_LIMIT = 1000
 
@@ -74,7 +76,7 @@ class Retry(Exception):
 
     def __init__(self, delay_ms: int | None = None, reason: str = "") -> None:
         if delay_ms is not None:
-            _check_ms(delay_ms, 0, "Retry delay_ms")
+            delay_ms = _checked_ms(delay_ms, 0, "Retry delay_ms")
         self.delay_ms = delay_ms
         self.reason = clean(reason)
         super().__init__(self.delay_ms, self.reason)
@@ -103,9 +105,9 @@ class Delay(Exception):
         if (ms is None) == (at_ms is None):
             raise InvalidArgument("Delay: expected either ms or at_ms")
         if ms is not None:
-            _check_ms(ms, -_LARGEST_MS, "Delay ms")
+            ms = _checked_ms(ms, -_LARGEST_MS, "Delay ms")
         if at_ms is not None:
-            _check_ms(at_ms, -_LARGEST_MS, "Delay at_ms")
+            at_ms = _checked_ms(at_ms, -_LARGEST_MS, "Delay at_ms")
         self.ms = ms
         self.at_ms = at_ms
         super().__init__(ms)
@@ -156,21 +158,10 @@ def clean(text: object) -> str:
 
 def _text(exc: BaseException) -> str:
     text = clean(str(exc))
-    if isinstance(exc, BaseExceptionGroup):
-        return f"{text}: {'; '.join(describe(leaf) for leaf in _leaves(exc))}"
+    if inside(exc):
+        leaves = islice((one for one in walk(exc) if not inside(one)), _LEAVES)
+        return f"{text}: {'; '.join(map(describe, leaves))}"
     return text
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    leaves: list[BaseException] = []
-    waiting: list[BaseException] = [group]
-    while waiting and len(leaves) < _LEAVES:
-        exc = waiting.pop()
-        if isinstance(exc, BaseExceptionGroup):
-            waiting.extend(reversed(exc.exceptions))
-        else:
-            leaves.append(exc)
-    return leaves
 
 
 def _plain(value: object) -> str:
@@ -185,6 +176,10 @@ def _printable(character: str) -> str:
     return " " if character.isspace() else _REPLACEMENT
 
 
-def _check_ms(value: object, least: int, what: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _LARGEST_MS:
+def _checked_ms(value: object, least: int, what: str) -> int:
+    kind = type(value)
+    # A subclass of int may have any behaviour; its number, taken by int itself, has none.
+    number = int.__index__(cast("int", value)) if issubclass(kind, int) and kind is not bool else None
+    if number is None or not least <= number <= _LARGEST_MS:
         raise InvalidArgument(f"{what} {shown(value)}: expected an integer of milliseconds, {least}..2^53-1")
+    return number

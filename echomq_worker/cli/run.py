@@ -244,6 +244,8 @@ def _to_the_end(loop: asyncio.AbstractEventLoop, work: Coroutine[object, object,
     has made does not end the worker. Whoever awaits the task gets the exception as well.
     """
     from echomq_worker.logs import get_logger
+    from echomq_worker.raised import say
+    from echomq_worker.verdict import describe
 
     task = loop.create_task(work)
     while True:
@@ -253,7 +255,7 @@ def _to_the_end(loop: asyncio.AbstractEventLoop, work: Coroutine[object, object,
             # While the loop listens for SIGINT a KeyboardInterrupt is nobody's but the task's.
             if task.done() or signal.getsignal(signal.SIGINT) in {signal.default_int_handler, _leave}:
                 raise
-            get_logger(__name__).error("task raised", error=repr(error), exc_info=error)
+            say(get_logger(__name__).error, "task raised", error, error=describe(error))
 
 
 def _say_crash(error: BaseException) -> int:

@@ -61,7 +61,12 @@ async def executor(
 async def outcome_of(handler: Callable[..., Any], job: Job | None = None, **options: Any) -> Outcome:
     """What one run of `handler` comes to."""
     async with executor(handler, **options) as made:
-        return await made.execute(job or a_job())
+        job = job or a_job()
+        try:
+            return await made.execute(job)
+        except GeneratorExit as error:
+            # As the slots do it, whose runner goes on.
+            return await made.closed(job, error, cast("Any", asyncio.current_task()))
 
 
 @dataclass

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any, cast
 
-from echomq_worker import Job, Worker
+from echomq_worker import Job, Retry, Worker
 
 
 class Own(BaseException):
@@ -22,6 +23,36 @@ class Silent(Exception):
         raise KeyboardInterrupt("str")
 
     __repr__ = __str__
+
+
+def refuse(*_: object) -> Any:
+    """What every attribute of the worst exception says."""
+    raise KeyboardInterrupt("asked")
+
+
+_ASKED = ("__class__", "__cause__", "__context__", "__traceback__", "__notes__", "__suppress_context__", "args")
+_CALLED = ("__str__", "__repr__", "__bool__", "__eq__", "__hash__", "with_traceback", "__format__")
+_STEERS = ("delay_ms", "reason")
+_HOLDS = ("exceptions", "message", "subgroup", "split", "derive")
+
+
+def hostile(name: str, base: type[BaseException], *more: str) -> Any:
+    """A class of exceptions that raise whatever they are asked: class, text, trace, what they hold."""
+    asked = {one: property(refuse, lambda *_: None) for one in (*_ASKED, *more)}
+    return type(name, (base,), asked | dict.fromkeys(_CALLED, refuse))
+
+
+Hostile = hostile("Hostile", Exception)
+HostileRetry = hostile("HostileRetry", Retry, *_STEERS)
+HostileGroup = hostile("HostileGroup", ExceptionGroup, *_HOLDS)
+
+
+class Odd(Retry):
+    """A retry whose delay is none."""
+
+    def __init__(self) -> None:
+        super().__init__(5)
+        self.delay_ms = cast("int", "soon")
 
 
 def endless() -> None:
@@ -42,6 +73,10 @@ KINDS: dict[str, Callable[[], BaseException]] = {
     "recursion": RecursionError,
     "own": lambda: Own("stop"),
     "silent": Silent,
+    "hostile": lambda: Hostile("x"),
+    "hostile retry": lambda: HostileRetry.__new__(HostileRetry),
+    "hostile group": lambda: HostileGroup("g", [ValueError("bad"), Hostile("x")]),
+    "odd": Odd,
     "group": lambda: BaseExceptionGroup("two", [KeyboardInterrupt(), ValueError("bad")]),
     "group of one": lambda: BaseExceptionGroup("one", [GeneratorExit()]),
 }
@@ -58,12 +93,14 @@ ERRORS = {
     "recursion": "RecursionError: maximum recursion depth exceeded",
     "own": "Own: stop",
     "silent": "Silent: (its text cannot be read)",
+    "hostile": "Hostile: (its text cannot be read)",
+    "hostile retry": "HostileRetry: (its text cannot be read)",
+    "hostile group": "HostileGroup: (its text cannot be read)",
+    "odd": "Odd",
     "group": "BaseExceptionGroup: two (2 sub-exceptions): KeyboardInterrupt; ValueError: bad",
     "group of one": "GeneratorExit",
 }
 OF_COROUTINES = ERRORS | {"stop": "RuntimeError: coroutine raised StopIteration"}
-# What a task that a handler awaits can raise: one with a GeneratorExit closes who awaits it.
-OF_TASKS = {name: text for name, text in OF_COROUTINES.items() if name not in {"generator exit", "group of one"}}
 
 worker = Worker()
 
@@ -103,7 +140,7 @@ async def of_a_batch(jobs: list[Job]) -> None:
 @worker.handler("task", max_attempts=1)
 async def of_a_task(job: Job) -> None:
     """Raised in a task of its own, which the handler awaits."""
-    await asyncio.gather(fall_later(job.payload.decode()))
+    await asyncio.create_task(fall_later(job.payload.decode()))
 
 
 @worker.handler("fine")
