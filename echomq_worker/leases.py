@@ -47,6 +47,10 @@ def _nobody_hears(_job: Job, _why: str) -> None:
 class ClosingWire(Wire, Protocol):
     """A wire that its maker closes; it connects at its first call."""
 
+    async def open(self) -> None:
+        """Connect now, where it is not connected. Raises what a call raises."""
+        ...
+
     async def aclose(self) -> None:
         """Close the connection."""
         ...
@@ -215,6 +219,7 @@ class Keeper:
         "_beside",
         "_ended",
         "_failed",
+        "_failing",
         "_leases",
         "_look_ms",
         "_loop",
@@ -251,6 +256,7 @@ class Keeper:
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
         self._refusals = 0
+        self._failing = False
         self._failed: BaseException | None = None
         self._ended = asyncio.Event()
 
@@ -298,14 +304,20 @@ class Keeper:
 
     async def _beat(self, wire: Wire) -> None:
         try:
-            self.extended += await self._leases.beat(wire, tell=self._tell)
+            extended = await self._leases.beat(wire, tell=self._tell)
+            self.extended += extended
+            if self._failing and not extended:
+                # Nothing is due, as our own recovery has extended it over another connection, or it has ended: that
+                # this one works again is seen by opening it.
+                await wire.open()
         except FAULTS as error:
             self._refusals = self._refusals + 1 if isinstance(error, ServerError) else 0
             if self._refusals >= SCRIPT_ERRORS:
                 raise
+            self._failing = True
             self._tell(self._outage.enter, "leases", error)
             return
-        self._refusals = 0
+        self._refusals, self._failing = 0, False
         self._tell(self._outage.leave, "leases")
 
     def _tell(self, what: Callable[..., object], *args: object) -> None:

@@ -22,7 +22,7 @@ from tests.loops.test_leases import KEYS, LEASE_MS, hold, in_hand, left_ms
 from tests.support.plain import job
 from tests.support.proxy import Proxy
 from tests.support.stations import Lines, job_of
-from tests.support.valkey import ValkeyServer
+from tests.support.valkey import OwnServer, ValkeyServer
 from tests.support.waiting import passes, wait_until, works_plainly_for
 
 
@@ -125,6 +125,32 @@ async def test_an_outage_is_survived_and_told(url: str, raw: Redis, server: Valk
     assert lines.events[:2] == ["degraded", "recovered"]
 
 
+async def test_a_password_that_is_set_back_is_found_again(own_server: OwnServer) -> None:
+    """A login that is refused is an outage, also while nothing is due, as somebody else has extended it or it has ended;
+    when the server takes it again the connection is made anew by itself.
+    """
+    server, leases, lines = own_server(), Watched(), Lines()
+    admin: Any = server.admin
+    admin.execute_command("ACL", "SETUSER", "keeper", "on", ">secret", "~*", "&*", "+@all")
+    connector = Connector(server.url.replace("://", "://keeper:secret@"), name="leases")
+    async with keeping(leases, "", lines=lines, make=lambda: connector):
+        held = job_of()
+        hold(leases, [held])
+        await wait_until(lambda: connector.connected, "it keeps")
+        admin.execute_command("ACL", "SETUSER", "keeper", "resetpass", ">another")
+        admin.execute_command("CLIENT", "KILL", "USER", "keeper")
+        await wait_until(lambda: "degraded" in lines.events, "it is refused")
+        leases.let_go(held)
+        looks = leases.looks
+        await wait_until(lambda: leases.looks >= looks + 4, "it has looked again")
+        assert lines.events == ["degraded"]
+        admin.execute_command("ACL", "SETUSER", "keeper", "resetpass", ">secret")
+        await wait_until(lambda: "recovered" in lines.events, "it is back")
+        assert connector.connected
+    assert "WRONGPASS" in lines.of("degraded")[0]["error"]
+    assert lines.events == ["degraded", "recovered"]
+
+
 class Wire:
     """A wire that does what it is told; it notes that it was closed."""
 
@@ -140,6 +166,9 @@ class Wire:
     async def call(self, *args: Any) -> Any:
         """Nobody keeps leases with it."""
         raise AssertionError(args)
+
+    async def open(self) -> None:
+        """It is."""
 
     async def aclose(self) -> None:
         """Note it."""
