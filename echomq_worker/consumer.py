@@ -267,7 +267,7 @@ class Consumer:
         self._journal.ended(job)
         if isinstance(outcome, Abandoned):
             self._suspects.release(job)
-            if job.batch is not None and outcome.reason != LEASE_LOST:
+            if job.lease is not None and outcome.reason != LEASE_LOST:
                 self.interrupted.append(job)
             else:
                 self._leases.let_go(job)
@@ -282,7 +282,7 @@ class Consumer:
 
     def _lost(self, job: Job, reason: str) -> None:
         """The keeper could not extend a lease. A job settled meanwhile, or whose verdict waits, is not lost."""
-        if job.batch is None:
+        if job.lease is None:
             return
         if self.slots.drop(job):
             self._suspects.release(job)
@@ -293,5 +293,5 @@ class Consumer:
 
     def _asked(self, job: Job, why: str) -> None:
         """Somebody asked for the job's end. What has ended already keeps its verdict."""
-        if job.batch is not None and self.slots.holds(job) and ask(job, why, interrupt=self._interrupts):
+        if job.lease is not None and self.slots.holds(job) and ask(job, why, interrupt=self._interrupts):
             self._journal.asked(job, why)

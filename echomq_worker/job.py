@@ -99,12 +99,11 @@ class Job:
     `id` (branded), `payload` (bytes as they were enqueued), `attempts` (claims of it, this one included; the fencing
     token), `failures` (failed runs before this one), `group` (its lane or None). `held` is `token:random` of the claim.
     The rest of the attributes belongs to the worker: `runner` (what cancels the handler, None in a thread),
-    `cancellation`, `exception` (what the handler raised, for the log line), `batch` (the leases it is kept with).
+    `cancellation`, `exception` (what the handler raised, for the log line), `lease` (what it is kept with).
     """
 
     __slots__ = (
         "attempts",
-        "batch",
         "cancellation",
         "context",
         "exception",
@@ -113,6 +112,7 @@ class Job:
         "group",
         "held",
         "id",
+        "lease",
         "payload",
         "runner",
         "started_ms",
@@ -137,7 +137,7 @@ class Job:
         self.failures = failures
         self.group = group
         self.held = held
-        self.batch: Any = None
+        self.lease: Any = None
         self.flow_child = False
         self.runner: Cancellable | None = None
         self.cancellation: Cancellation | None = None

@@ -1,9 +1,9 @@
 """Leases: what this process holds is kept for as long as its handlers run, whatever the event loop does.
 
 Source: design section 3 (Leases), protocol section 8 (extended at half the lease at the latest), script `keep`. One
-thread per process, with an event loop and a connection of its own, extends every batch of claims in one call, so that
-a handler that blocks the main loop loses nothing. Documented limit: a C extension that never lets go of the GIL for a
-lease.
+thread per process, with an event loop and a connection of its own, extends the leases of many claims in one call, so
+that a handler that blocks the main loop loses nothing. Documented limit: a C extension that never lets go of the GIL
+for a lease.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from echomq_worker.keyspace import Keys
 from echomq_worker.script import Call, evaluate_many
 
 CHUNK = 500
-# A batch is extended when a third of its lease is over; the keeper looks six times per lease, so half is the latest.
+# A lease is extended when a third of it is over; the keeper looks six times per lease, so half is the latest.
 _EXTEND_AFTER = 1 / 3
 _LOOKS_PER_LEASE = 6
 # The keeper is behind when so much of a lease is over.
@@ -56,8 +56,10 @@ class ClosingWire(Wire, Protocol):
         ...
 
 
-class Batch:
-    """The jobs of one claim that are still in hand. Read by the keeper's thread, changed by the event loop's."""
+class Lease:
+    """The lease of one claim, and the jobs under it that are still in hand. Read by the keeper's thread, changed by the
+    event loop's.
+    """
 
     __slots__ = ("extended_ms", "jobs", "keys", "lease_ms", "number", "on_asked", "on_lost")
 
@@ -76,11 +78,11 @@ class Batch:
 class Leases:
     """Every lease of this process. `hold` and `let_go` cost a dictionary entry; `beat` is one pass over what is due."""
 
-    __slots__ = ("_batches", "_clock", "_numbers")
+    __slots__ = ("_clock", "_kept", "_numbers")
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
-        self._batches: dict[int, Batch] = {}
+        self._kept: dict[int, Lease] = {}
         self._numbers = itertools.count()
 
     def hold(
@@ -100,7 +102,7 @@ class Leases:
         """
         if not jobs:
             return
-        batch = Batch(
+        lease = Lease(
             keys,
             next(self._numbers),
             lease_ms=lease_ms,
@@ -109,49 +111,49 @@ class Leases:
             extended_ms=claimed_ms,
         )
         for job in jobs:
-            job.batch = batch
-            batch.jobs[job.id] = job
-        self._batches[batch.number] = batch
+            job.lease = lease
+            lease.jobs[job.id] = job
+        self._kept[lease.number] = lease
 
     def let_go(self, job: Job) -> None:
         """The job is settled, released or lost: nothing keeps it any more. A second time has no effect."""
-        batch = job.batch
-        if batch is None:
+        lease = job.lease
+        if lease is None:
             return
-        job.batch = None
-        batch.jobs.pop(job.id, None)
-        if not batch.jobs:
-            self._batches.pop(batch.number, None)
+        job.lease = None
+        lease.jobs.pop(job.id, None)
+        if not lease.jobs:
+            self._kept.pop(lease.number, None)
 
     def ask(self, queue: str, id: str, why: str) -> int:
         """Somebody asked for the end of a job: tell whoever holds it here. Answers how many claims were told."""
-        batches = [batch for batch in self._batches.values() if batch.keys.queue == queue and id in batch.jobs]
-        for batch in batches:
-            batch.on_asked(batch.jobs[id], why)
-        return len(batches)
+        leases = [lease for lease in self._kept.values() if lease.keys.queue == queue and id in lease.jobs]
+        for lease in leases:
+            lease.on_asked(lease.jobs[id], why)
+        return len(leases)
 
     def keeps(self, job: Job) -> bool:
         """Whether the job's lease has not run out by our own clock: this process, or the server, may have stood still,
         and others have had the job since.
         """
-        batch = job.batch
-        return batch is None or self._clock.monotonic_ms() - batch.extended_ms < batch.lease_ms
+        lease = job.lease
+        return lease is None or self._clock.monotonic_ms() - lease.extended_ms < lease.lease_ms
 
     @property
     def held(self) -> int:
         """How many jobs are kept."""
-        return sum(len(batch.jobs) for batch in _copy(self._batches))
+        return sum(len(lease.jobs) for lease in _copy(self._kept))
 
     def late(self, queue: str) -> bool:
         """Whether leases of `queue` are late: the server was away, or this process stood still. Our own recovery must
         not run before they are extended, it would take what we hold.
         """
         now = self._clock.monotonic_ms()
-        mine = (batch for batch in _copy(self._batches) if batch.keys.queue == queue)
-        return any(now - batch.extended_ms > batch.lease_ms * _LATE for batch in mine)
+        mine = (lease for lease in _copy(self._kept) if lease.keys.queue == queue)
+        return any(now - lease.extended_ms > lease.lease_ms * _LATE for lease in mine)
 
     async def beat(self, wire: Wire, *, queue: str | None = None, tell: Callable[..., object] | None = None) -> int:
-        """Extend every batch of which a third of the lease is over (of `queue`, or of all); answers how many jobs.
+        """Extend every lease of which a third is over (of `queue`, or of all); answers how many jobs.
 
         `tell(on_lost, job, reason)` for each job that could not be, `tell(on_asked, job, why)` for each that is asked
         to end; without it they are called here. Raises WireError or ServerError, after what was answered is told: what
@@ -159,52 +161,52 @@ class Leases:
         """
         now = self._clock.monotonic_ms()
         due = [
-            batch
-            for batch in _copy(self._batches)
-            if now - batch.extended_ms >= batch.lease_ms * _EXTEND_AFTER and queue in {None, batch.keys.queue}
+            lease
+            for lease in _copy(self._kept)
+            if now - lease.extended_ms >= lease.lease_ms * _EXTEND_AFTER and queue in {None, lease.keys.queue}
         ]
         chunks = list(_chunks(due))
         if not chunks:
             return 0
         replies = await evaluate_many(wire, [_keep(chunk) for chunk in chunks])
-        errors: dict[Batch, EchoMQError] = {}
+        errors: dict[Lease, EchoMQError] = {}
         for chunk, reply in zip(chunks, replies, strict=True):
             if isinstance(reply, EchoMQError):
-                errors |= {batch: reply for batch, _ in chunk}
+                errors |= {lease: reply for lease, _ in chunk}
             else:
                 _tell_all(chunk, reply, tell or _call)
-        for batch in due:
-            if batch not in errors:
-                batch.extended_ms = now
+        for lease in due:
+            if lease not in errors:
+                lease.extended_ms = now
         for error in errors.values():
             raise error
         return sum(map(len, chunks))
 
 
-def _chunks(due: Sequence[Batch]) -> Iterator[list[tuple[Batch, Job]]]:
+def _chunks(due: Sequence[Lease]) -> Iterator[list[tuple[Lease, Job]]]:
     """What one call can extend: jobs of one queue and one lease, whatever claims they came with."""
-    alike: dict[tuple[str, int], list[tuple[Batch, Job]]] = {}
-    for batch in due:
-        alike.setdefault((batch.keys.queue, batch.lease_ms), []).extend((batch, job) for job in _copy(batch.jobs))
+    alike: dict[tuple[str, int], list[tuple[Lease, Job]]] = {}
+    for lease in due:
+        alike.setdefault((lease.keys.queue, lease.lease_ms), []).extend((lease, job) for job in _copy(lease.jobs))
     for held in alike.values():
         for at in range(0, len(held), CHUNK):
             yield held[at : at + CHUNK]
 
 
-def _keep(chunk: Sequence[tuple[Batch, Job]]) -> Call:
-    batch = chunk[0][0]
+def _keep(chunk: Sequence[tuple[Lease, Job]]) -> Call:
+    lease = chunk[0][0]
     pairs = [word for _, job in chunk for word in (job.id, job.held)]
-    return "keep", (batch.keys.active,), (batch.keys.base, batch.lease_ms, *pairs)
+    return "keep", (lease.keys.active,), (lease.keys.base, lease.lease_ms, *pairs)
 
 
-def _tell_all(chunk: Sequence[tuple[Batch, Job]], reply: Sequence[bytes], tell: Callable[..., object]) -> None:
+def _tell_all(chunk: Sequence[tuple[Lease, Job]], reply: Sequence[bytes], tell: Callable[..., object]) -> None:
     # In the order of the call. Of two claims of one id it is the earlier, which stands first, that is lost.
     at = 0
-    for batch, job in chunk:
+    for lease, job in chunk:
         if at < len(reply) and reply[at].decode() == job.id:
             reason = reply[at + 1].decode("utf-8", "replace")
             asked = reason.startswith(_ASKED)
-            tell(batch.on_asked if asked else batch.on_lost, job, reason.removeprefix(_ASKED) if asked else reason)
+            tell(lease.on_asked if asked else lease.on_lost, job, reason.removeprefix(_ASKED) if asked else reason)
             at += 2
 
 
@@ -302,7 +304,7 @@ class Keeper:
         finally:
             await wire.aclose()
 
-    async def _beat(self, wire: Wire) -> None:
+    async def _beat(self, wire: ClosingWire) -> None:
         try:
             extended = await self._leases.beat(wire, tell=self._tell)
             self.extended += extended
@@ -325,10 +327,10 @@ class Keeper:
             self._loop.call_soon_threadsafe(what, *args)
 
 
-def _copy(batches: dict[_K, _V]) -> list[_V]:
+def _copy(values: dict[_K, _V]) -> list[_V]:
     """The values at one moment, though another thread may change the dictionary meanwhile."""
     while True:
         try:
-            return list(batches.values())
+            return list(values.values())
         except RuntimeError:  # resized while it was copied
             continue

@@ -80,7 +80,7 @@ class Spans:
             return
         if len(self._told) > _REMEMBERED:
             # Jobs that were dropped before they began.
-            self._told = {job: told for job, told in self._told.items() if job.batch is not None}
+            self._told = {job: told for job, told in self._told.items() if job.lease is not None}
         asking = asyncio.get_running_loop().create_task(self._ask([job.id for job in jobs]), name="traces")
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)

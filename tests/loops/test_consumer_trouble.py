@@ -182,7 +182,7 @@ async def test_a_lost_lease_cancels_the_handler_and_its_verdict_is_not_written(u
         (one,) = beat.claimed.jobs
         await wait_until(lambda: gate.began, "it runs")
         for _ in range(2):
-            one.batch and one.batch.on_lost(one, "stale")
+            one.lease and one.lease.on_lost(one, "stale")
             made.consumer._lost(one, "stale")
         await wait_until(lambda: gate.cancelled == [id], "it is cancelled")
         await wait_until(lambda: made.station.idle, "its slot is free")

@@ -59,7 +59,7 @@ async def keeping(
 
 
 async def test_the_keeper_extends_before_half_the_lease_is_over(url: str, raw: Redis) -> None:
-    """Over three leases the deadline is never near; the batch that is held later has its own rhythm."""
+    """Over three leases the deadline is never near; the lease that is held later has its own rhythm."""
     leases = Leases(clock=SystemClock())
     async with keeping(leases, url):
         hold(leases, await in_hand(raw, range(1)))
@@ -126,8 +126,8 @@ async def test_an_outage_is_survived_and_told(url: str, raw: Redis, server: Valk
 
 
 async def test_a_password_that_is_set_back_is_found_again(own_server: OwnServer) -> None:
-    """A login that is refused is an outage, also while nothing is due, as somebody else has extended it or it has ended;
-    when the server takes it again the connection is made anew by itself.
+    """A login that is refused is an outage, also while nothing is due, as it is extended elsewhere or has ended; when the
+    server takes it again the connection is made anew by itself.
     """
     server, leases, lines = own_server(), Watched(), Lines()
     admin: Any = server.admin

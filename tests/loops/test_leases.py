@@ -60,7 +60,7 @@ async def left_ms(raw: Redis, id: str, queue: str = QUEUE) -> float:
 # ------------------------------------------------------------------------------------------------ one pass
 
 
-async def test_a_batch_is_extended_when_a_third_of_its_lease_is_over(url: str, raw: Redis) -> None:
+async def test_a_lease_is_extended_when_a_third_of_it_is_over(url: str, raw: Redis) -> None:
     """Not earlier; and then again a third later. The deadline on the server is a whole lease from then."""
     clock = ManualClock()
     leases = Leases(clock=clock)
