@@ -126,8 +126,8 @@ async def test_an_outage_is_survived_and_told(url: str, raw: Redis, server: Valk
 
 
 async def test_a_password_that_is_set_back_is_found_again(own_server: OwnServer) -> None:
-    """A login that is refused is an outage, also while nothing is due, as it is extended elsewhere or has ended; when the
-    server takes it again the connection is made anew by itself.
+    """A login that is refused is an outage, also while nothing is due, as it is extended elsewhere or has ended; when
+    the server takes it again the connection is made anew by itself.
     """
     server, leases, lines = own_server(), Watched(), Lines()
     admin: Any = server.admin
