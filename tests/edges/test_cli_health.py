@@ -192,7 +192,7 @@ async def test_the_probe_of_the_image_asks_the_worker_that_runs(url: str, tmp_pa
 
     with WorkerProcess("run", "handlers:worker", env=env, cwd=tmp_path) as worker:
         await worker.saw("worker started")
-        await wait_until(lambda: _is(code, 0), "it is healthy", 20)
+        await wait_until(lambda: _is(code, 0), "it is healthy")
         worker.send(signal.SIGTERM)
         assert await worker.ended() == 0
     assert await code() == 1

@@ -23,6 +23,6 @@ async def test_the_process_ends_with_0_soon_after_its_grace(url: str, way: str) 
             asked = time.monotonic()
             worker.send(signal.SIGTERM)
             assert await worker.ended() == 0
-            assert time.monotonic() - asked < 5
+            assert time.monotonic() - asked < 15
             stopped = worker.records("worker stopped")[0]
     assert stopped.get("disowned", 0) == (1 if way in {"swallows", "plain"} else 0)

@@ -97,7 +97,7 @@ def test_events_are_lines_of_json_in_a_pipe(cli: Cli, server: ValkeyServer) -> N
     """One for each event, from now on, until as many as were asked for; a note says how sure delivery is."""
 
     def publish() -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while server.admin.publish(CHANNEL, '{"event":"completed","job":"JOB1","attempts":"1"}') == 0:
             assert time.monotonic() < deadline
             passes_plainly(5, "nobody listens yet")

@@ -67,7 +67,7 @@ def test_two_processes_share_a_burst(env: dict[str, str], folder: Path, server: 
         env=more,
         cwd=folder,
     ) as worker:
-        assert worker.ended_sync(30) == 0
+        assert worker.ended_sync() == 0
         assert {record["node"] for record in worker.records("handled")} == {"7", "8"}
         assert len(set(pids(worker, "handled"))) == 2
         assert len(worker.records("job started")) == 200
@@ -83,7 +83,7 @@ def test_a_signal_for_the_whole_group_is_handled_once(env: dict[str, str], folde
     Report 53 (celery/celery#4795).
     """
     with WorkerProcess("run", "many_app:worker", "--processes", "2", env=env, cwd=folder) as worker:
-        wait_until_sync(lambda: len(worker.records("worker started")) == 2, "both have started", 20)
+        wait_until_sync(lambda: len(worker.records("worker started")) == 2, "both have started")
         enqueue(env, "slow", "x")
         worker.saw_sync("begun")
         os.killpg(worker.pid, signal.SIGTERM)
@@ -96,10 +96,10 @@ def test_all_drain_at_the_same_time(env: dict[str, str], folder: Path, server: V
     """SIGTERM with a job in each child: both are asked before either has stopped, both finish what they run."""
     flags = ("--processes", "2", "--queue", "slow", "--concurrency", "1")
     with WorkerProcess("run", "many_app:worker", *flags, env=env, cwd=folder) as worker:
-        wait_until_sync(lambda: len(worker.records("worker started")) == 2, "both have started", 20)
+        wait_until_sync(lambda: len(worker.records("worker started")) == 2, "both have started")
         for _ in range(2):
             enqueue(env, "slow", "x")
-        wait_until_sync(lambda: len(set(pids(worker, "begun"))) == 2, "each runs one", 20)
+        wait_until_sync(lambda: len(set(pids(worker, "begun"))) == 2, "each runs one")
         worker.send(signal.SIGTERM)
         assert worker.ended_sync() == 0
         assert len(set(pids(worker, "finished"))) == 2
@@ -111,10 +111,10 @@ def test_all_drain_at_the_same_time(env: dict[str, str], folder: Path, server: V
 def test_a_child_that_dies_is_started_again(env: dict[str, str], folder: Path) -> None:
     """After SIGKILL of one child another takes its place; the others go on."""
     with WorkerProcess("run", "many_app:worker", "--processes", "2", env=env, cwd=folder) as worker:
-        wait_until_sync(lambda: len(worker.records("worker started")) == 2, "both have started", 20)
+        wait_until_sync(lambda: len(worker.records("worker started")) == 2, "both have started")
         victim = pids(worker, "process started")[0]
         os.kill(victim, signal.SIGKILL)
-        wait_until_sync(lambda: len(worker.records("worker started")) == 3, "the third has started", 20)
+        wait_until_sync(lambda: len(worker.records("worker started")) == 3, "the third has started")
         (restart,) = worker.records("process restarts")
         assert (restart["code"], restart["delay_ms"]) == (-signal.SIGKILL, 500)
         worker.send(signal.SIGTERM)
@@ -124,9 +124,9 @@ def test_a_child_that_dies_is_started_again(env: dict[str, str], folder: Path) -
 def test_children_go_with_a_supervisor_that_is_killed(env: dict[str, str], folder: Path, server: ValkeyServer) -> None:
     """SIGKILL of the supervisor: its children stop as for SIGTERM, nobody works on unseen."""
     with WorkerProcess("run", "many_app:worker", "--processes", "2", env=env, cwd=folder) as worker:
-        wait_until_sync(lambda: len(worker.records("worker started")) == 2, "both have started", 20)
+        wait_until_sync(lambda: len(worker.records("worker started")) == 2, "both have started")
         os.kill(worker.pid, signal.SIGKILL)
-        wait_until_sync(lambda: len(worker.records("worker stopped")) == 2, "both have stopped", 20)
+        wait_until_sync(lambda: len(worker.records("worker stopped")) == 2, "both have stopped")
 
 
 def test_what_would_fail_again_ends_all(env: dict[str, str], folder: Path) -> None:
@@ -134,7 +134,7 @@ def test_what_would_fail_again_ends_all(env: dict[str, str], folder: Path) -> No
     (folder / "broken_app.py").write_text("1 / 0\n")
 
     with WorkerProcess("run", "broken_app:worker", "--processes", "2", env=env, cwd=folder) as worker:
-        assert worker.ended_sync(20) == 2
+        assert worker.ended_sync() == 2
         assert "ZeroDivisionError" in worker.log_text()
         assert len(worker.records("process started")) <= 2
 
@@ -142,7 +142,7 @@ def test_what_would_fail_again_ends_all(env: dict[str, str], folder: Path) -> No
 def test_processes_share_an_embedded_server(folder: Path) -> None:
     """--embedded with --processes: one server, and the children work on it."""
     with WorkerProcess("run", "many_app:worker", "--processes", "2", "--embedded", cwd=folder) as worker:
-        wait_until_sync(lambda: len(worker.records("worker started")) == 2, "both have started", 20)
+        wait_until_sync(lambda: len(worker.records("worker started")) == 2, "both have started")
         url = worker.records("settings")[0]["url"]
         enqueue({"ECHOMQ_URL": url}, "emails", "x")
         worker.saw_sync("job completed")

@@ -135,7 +135,7 @@ async def test_a_pipeline_is_split_and_put_together(cluster: ValkeyCluster) -> N
 async def test_one_node_that_is_away(cluster: ValkeyCluster) -> None:
     """Of a pipeline over several nodes the replies of the others stand; alone it raises; the others are served."""
     away = cluster.owner("other")
-    async with connect(cluster.url, connect_timeout_ms=500, command_timeout_ms=200) as connector:
+    async with connect(cluster.url, connect_timeout_ms=1_000, command_timeout_ms=1_000) as connector:
         commands = [("EXISTS", Keys(queue).paused) for queue in QUEUES]
         assert await connector.pipeline(commands) == [0, 0, 0]
         away.pause()

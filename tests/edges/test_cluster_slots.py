@@ -220,7 +220,7 @@ async def test_the_slot_of_the_fence_moves(cluster: ValkeyCluster, connector: Cl
 async def test_a_frozen_node_is_waited_for_no_longer_than_a_command(cluster: ValkeyCluster) -> None:
     """It answers nothing and closes nothing: the call that was sent is CommandTimeout, and the next is not sent."""
     frozen = cluster.owner(QUEUE)
-    async with connect(cluster.url, connect_timeout_ms=400, command_timeout_ms=200) as connector:
+    async with connect(cluster.url, connect_timeout_ms=2_000, command_timeout_ms=1_000) as connector:
         await connector.call("EXISTS", KEYS.paused)
         frozen.pause()
         try:

@@ -214,12 +214,12 @@ async def test_skew_is_told_with_half_the_round_trip_taken_off(url: str) -> None
     Report 78 (celery/celery#1802).
     """
     async with connect(url) as connector:
-        assert abs(await connector.skew_ms()) < 500
+        assert abs(await connector.skew_ms()) < 5_000
         server_ms = int((await connector.call("TIME"))[0]) * 1000
     clock = ManualClock()
     clock.set(server_ms + 3_600_000)
     async with connect(url, clock=clock) as connector:
-        assert 3_598_000 <= await connector.skew_ms() <= 3_601_000
+        assert 3_590_000 <= await connector.skew_ms() <= 3_605_000
 
 
 async def _in_one_loop(url: str) -> tuple[int, bytes]:

@@ -290,7 +290,7 @@ async def test_the_commands_of_the_compose_file(services: dict[str, Any], url: s
         async def completed() -> bool:
             return int(await raw.hget(f"{base}metrics:completed", "count") or 0) >= enqueued
 
-        await wait_until(completed, "all that was produced is completed", 20)
+        await wait_until(completed, "all that was produced is completed")
         running.send(signal.SIGTERM)
         assert await running.ended() == 0
 
@@ -371,10 +371,10 @@ async def test_as_pid_1_it_keeps_several_processes(tmp_path: Path, url: str) -> 
     env = {"ECHOMQ_URL": url, "ECHOMQ_LOG_FORMAT": "json"}
     command = (*unshare, sys.executable, "-m", "echomq_worker")
     with WorkerProcess("run", "handlers:worker", "--processes", "2", env=env, cwd=tmp_path, command=command) as worker:
-        await wait_until(lambda: len(worker.records("worker started")) == 2, "both have started", 20)
+        await wait_until(lambda: len(worker.records("worker started")) == 2, "both have started")
         daemon = innermost(worker.pid) if unshare else worker.pid
         os.kill(innermost(daemon), signal.SIGKILL)
-        await wait_until(lambda: len(worker.records("worker started")) == 3, "the third has started", 20)
+        await wait_until(lambda: len(worker.records("worker started")) == 3, "the third has started")
         assert worker.records("process restarts")[0]["code"] == -signal.SIGKILL
         os.kill(daemon, signal.SIGTERM)
         assert await worker.ended() == 0

@@ -144,7 +144,7 @@ async def test_cpu_work_in_processes(
         await processes.run(signal.raise_signal, signal.SIGKILL)
     assert await processes.run(abs, -1) == 1
     processes.close()
-    await wait_until(lambda: threading.active_count() <= before, "the pools' threads have ended", 20)
+    await wait_until(lambda: threading.active_count() <= before, "the pools' threads have ended")
 
 
 async def test_tenants(url: str, caplog: pytest.LogCaptureFixture) -> None:

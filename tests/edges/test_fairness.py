@@ -74,7 +74,7 @@ async def test_a_weight_of_three_has_three_quarters(url: str, wire: Connector, c
             worker.stop()
 
     async with running(worker, url):
-        await wait_until(lambda: len(order) >= 1_000, "a thousand jobs are done", deadline_s=30)
+        await wait_until(lambda: len(order) >= 1_000, "a thousand jobs are done")
 
     share = Counter(order[:1_000])
     assert abs(share[heavy] - 750) <= 0.05 * 750

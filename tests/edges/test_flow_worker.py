@@ -156,17 +156,17 @@ async def _dead(connector: Connector, id: str) -> bool:
 
 
 async def test_a_report_crosses_queues_well_within_a_tick(url: str) -> None:
-    """The Pump looks at once where a child has ended: two levels up in much less than the tick of 2 s."""
+    """The Pump looks at once where a child has ended: two levels up in much less than the tick of 10 s."""
     told = Told()
     tree = Node("parents", "x", [Node("plain", ["x"], [Node("kids", [1])])])
-    async with connect(url) as connector, running(told.worker, url, tick_ms=2_000):
+    async with connect(url) as connector, running(told.worker, url, tick_ms=10_000):
         began = time.monotonic()
         await Flows(connector).add(tree)
         await wait_until(lambda: told.parents, "the root has run")
         took_s = time.monotonic() - began
         await wait_until(lambda: _gone(connector), "nothing is left")
 
-    assert took_s < 1.5
+    assert took_s < 8
 
 
 async def _gone(connector: Connector) -> bool:

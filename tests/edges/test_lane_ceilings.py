@@ -51,7 +51,7 @@ async def test_four_workers_never_exceed_a_lanes_ceiling(url: str, raw: Redis) -
             worker = Worker()
             worker.handler("a", concurrency=10)(handle)
             await stack.enter_async_context(running(worker, url, beat_ms=20))
-        await wait_until(lambda: runs.keys() == ids - {deleted}, "every job with a row has run", 15)
+        await wait_until(lambda: runs.keys() == ids - {deleted}, "every job with a row has run")
 
     assert set(runs.values()) == {1}
     assert most == {name.encode(): ceiling for name, ceiling in CEILINGS.items()}

@@ -31,7 +31,7 @@ async def test_what_is_sent_in_the_turn_in_which_it_breaks_is_lost_without_a_wor
         peer.close()
         answers = [link.submit(LARGE, 1) for _ in range(20)]
         answers.append(link.submit(pack(("PING",)), 1))
-        ends = await asyncio.wait_for(asyncio.gather(*answers), 5)
+        ends = await asyncio.wait_for(asyncio.gather(*answers), 20)
     assert {type(end) for end in ends} == {ConnectionLost}
     assert link.closed
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -278,10 +278,10 @@ async def test_in_a_crowd_nobody_is_waited_for(url: str, monkeypatch: pytest.Mon
         monkeypatch.setattr("echomq_worker.parking._BACK_S", 60)
         for key, wait in zip(keys[1:3], waits[1:3], strict=True):
             await _pushed(connector, key)
-            assert await asyncio.wait_for(wait, 10) == key.encode()
+            assert await asyncio.wait_for(wait, 20) == key.encode()
         monkeypatch.setattr("echomq_worker.parking._BACK_S", 0.01)
         again = asyncio.ensure_future(parking.blpop([keys[0]], 60_000))
         await wait_until(lambda: len(parking._standing) == 2, "it stands for who has come back and who has waited on")
         for key, wait in ((keys[0], again), (keys[3], waits[3])):
             await _pushed(connector, key)
-            assert await asyncio.wait_for(wait, 10) == key.encode()
+            assert await asyncio.wait_for(wait, 20) == key.encode()

@@ -65,7 +65,7 @@ async def test_one_port_answers_for_all_also_for_one_that_was_killed(
     async with connect(url) as connector:
         jobs = Jobs(connector)
         with WorkerProcess(*line, env={"ECHOMQ_URL": url}, cwd=tmp_path) as worker:
-            await wait_until(lambda: _is(port, None), "both are ready", 30)
+            await wait_until(lambda: _is(port, None), "both are ready")
             ready = await page(port, "/readyz")
             assert ready is not None
             assert [body["ready"] for body in ready.json["processes"]] == [True, True]
@@ -74,26 +74,26 @@ async def test_one_port_answers_for_all_also_for_one_that_was_killed(
             await _is_healthy(port)
 
             await jobs.enqueue_many("emails", [b"x"] * 200)
-            await wait_until(lambda: _counts(port, 200), "all are counted", 30)
+            await wait_until(lambda: _counts(port, 200), "all are counted")
             found = await scrape(port)
             assert one(found, "echomq_processes") == one(found, "echomq_ready") == 2
             assert one(found, "echomq_slots", queue="emails") == 10
             assert one(found, "echomq_queue_completed_total", queue="emails") <= 200
 
             os.kill(pids[0], signal.SIGKILL)
-            await wait_until(lambda: _is(port, "process 0: "), "one is missing", 10)
+            await wait_until(lambda: _is(port, "process 0: "), "one is missing")
             assert await done(port) == 200
-            await wait_until(lambda: _is(port, None), "another has taken its place", 30)
+            await wait_until(lambda: _is(port, None), "another has taken its place")
             assert await done(port) == 200
             await jobs.enqueue_many("emails", [b"x"] * 100)
-            await wait_until(lambda: _counts(port, 300), "the new one counts on", 30)
+            await wait_until(lambda: _counts(port, 300), "the new one counts on")
 
             # One of them takes it, and is blocked.
             await jobs.enqueue("emails", b"blocks")
-            await wait_until(lambda: _silent(port), "one is silent", 15)
+            await wait_until(lambda: _silent(port), "one is silent")
             assert "does not answer" in (await why(port) or "")
             assert await done(port) == 300
-            await wait_until(lambda: _counts(port, 301), "it goes on", 30)
+            await wait_until(lambda: _counts(port, 301), "it goes on")
 
             worker.send(signal.SIGTERM)
             reasons: set[str | None] = set()

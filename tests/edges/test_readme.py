@@ -118,7 +118,7 @@ def test_a_worker_in_an_application_leaves_it_its_signals(url: str, server: Valk
         shop.saw_sync("Application startup complete")
         assert shell("echomq-worker enqueue side-jobs x", tmp_path, url).returncode == 0
         completed = "emq:{side-jobs}:metrics:completed"
-        wait_until_sync(lambda: server.admin.hget(completed, "count") == b"1", "the job is completed", 20)
+        wait_until_sync(lambda: server.admin.hget(completed, "count") == b"1", "the job is completed")
         shop.send(signal.SIGTERM)
         assert shop.ended_sync() in {0, -signal.SIGTERM}  # which one is uvicorn's choice
         assert "Application shutdown complete" in shop.log_text()

@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000
 DELAY_MS = 2_000
 BEAT_MS = 500
 # A process of a shared machine that is asked to run.
-MARGIN_MS = 200
+MARGIN_MS = 2_000
 GHOST = "JOB00000000042"
 
 
@@ -70,12 +70,14 @@ async def test_a_delayed_job_runs_on_the_servers_clock(url: str, raw: Redis, off
             after = await _server_ms(raw)
             early: list[int] = []
             while await _server_ms(raw) < before + DELAY_MS - 100:
-                claimed, promoted = await jobs.claim("a", 1_000), await jobs.promote("a")
-                early.append(promoted if claimed is None else -1)
+                # Should this machine stand still until the job is due, the claim gives it back soon.
+                claimed, promoted = await jobs.claim("a", 200), await jobs.promote("a")
+                if await _server_ms(raw) < before + DELAY_MS:
+                    early.append(promoted if claimed is None else -1)
                 await passes(20, "the server's time goes on")
-            assert len(early) > 20
+            assert len(early) > 5
             assert set(early) == {0}, "neither claim nor promote found it before its time"
-            await wait_until(lambda: began, "the job runs", 5)
+            await wait_until(lambda: began, "the job runs")
 
     assert len(began) == 1
     assert before + DELAY_MS <= began[0] <= after + DELAY_MS + BEAT_MS + MARGIN_MS

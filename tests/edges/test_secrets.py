@@ -106,8 +106,8 @@ def test_no_secret_reaches_a_log(log_format: str, app: Path, locked: RoleServer,
         assert code == 0, said
     with WorkerProcess("run", "app:worker", env=env, cwd=app) as worker:
         dead = r"job dead"
-        wait_until_sync(lambda: len(worker.lines(dead)) == 2, "both jobs are dead", 20)
-        wait_until_sync(lambda: worker.lines("job completed.*fine|fine.*job completed"), "the third is done", 20)
+        wait_until_sync(lambda: len(worker.lines(dead)) == 2, "both jobs are dead")
+        wait_until_sync(lambda: worker.lines("job completed.*fine|fine.*job completed"), "the third is done")
         locked.admin.client_kill_filter(_type="normal", skipme=True)
         worker.send(signal.SIGTERM)
         assert worker.ended_sync() == 0
@@ -168,7 +168,7 @@ def test_a_password_in_an_argument_is_warned_about(app: Path, locked: RoleServer
     code, said = here(("queue", "list"), {"ECHOMQ_URL": locked.url})
     assert (code, "warning" in said) == (0, False)
     with WorkerProcess("run", "app:worker", "--processes", "2", env=_env(locked, "json"), cwd=app) as worker:
-        wait_until_sync(lambda: len(worker.lines("worker started")) == 2, "both run", 20)
+        wait_until_sync(lambda: len(worker.lines("worker started")) == 2, "both run")
         arguments = "".join(
             path.read_text(errors="replace") for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()
         )

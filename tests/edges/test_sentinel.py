@@ -174,7 +174,7 @@ async def test_a_sentinel_that_hangs_or_is_wrong_is_asked_last_the_next_time(
     server = own_server()
     hangs, knows, wrong = watch(server.port), watch(server.port), watch(free_port())
     hangs.send(signal.SIGSTOP)
-    connector = Connector(_url(hangs, knows), connect_timeout_ms=900)
+    connector = Connector(_url(hangs, knows), connect_timeout_ms=3_000)
     await connector.open()
     assert [one.peer for one in connector._endpoint.sentinels] == [f"127.0.0.1:{one.port}" for one in (knows, hangs)]
     await connector.aclose()

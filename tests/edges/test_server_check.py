@@ -34,7 +34,7 @@ async def _starts_and_works(url: str) -> WorkerProcess:
         await worker.saw("worker started")
         async with connect(url) as connector:
             id = (await Jobs(connector).enqueue("jobs", {})).id
-        await wait_until(lambda: workers.ended() == {id}, "a job runs", 10)
+        await wait_until(lambda: workers.ended() == {id}, "a job runs")
         await worker.saw("job completed")
     return worker
 
@@ -100,7 +100,7 @@ async def test_what_one_refusal_costs(own_server: OwnServer, refused: str, skipp
     with capture_logs() as told:
         async with connect(url) as connector, running(worker, url):
             await Jobs(connector).enqueue("a", b"x")
-            await asyncio.wait_for(ran.wait(), 10)
+            await asyncio.wait_for(ran.wait(), 20)
     assert [one["check"] for one in told if one["event"] == "server check skipped"] == skipped
     assert [one["policy"] for one in told if one["event"] == "eviction policy"] == ["volatile-lru"]
     assert not [one for one in told if one["event"] == "degraded"]
@@ -148,7 +148,7 @@ async def test_a_server_without_these_commands_is_worked_on(own_server: OwnServe
     with capture_logs() as told:
         async with connect(server.url) as connector, running(worker, server.url):
             await Jobs(connector).enqueue("a", b"x")
-            await asyncio.wait_for(ran.wait(), 10)
+            await asyncio.wait_for(ran.wait(), 20)
             assert (await Metrics(connector).counts("a")).pending == 0
     skipped = [one["check"] for one in told if one["event"] == "server check skipped"]
     assert skipped == ["scripts", "role", "eviction policy"]
@@ -173,5 +173,5 @@ async def test_a_connection_that_is_lost_meanwhile_is_an_outage_like_any_other(
         lost = proxy.swallow_reply(command)
         async with running(worker, proxy.url):
             await Jobs(connector).enqueue("a", b"x")
-            await asyncio.wait_for(ran.wait(), 10)
+            await asyncio.wait_for(ran.wait(), 20)
         assert lost.done

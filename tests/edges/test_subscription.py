@@ -72,28 +72,27 @@ async def test_a_loss_is_told_after_what_came_before_it(url: str, raw: redis.asy
 
 async def test_a_loss_wakes_who_waits(url: str, raw: redis.asyncio.Redis) -> None:
     """At once, not at the next ping."""
-    async with connect(url) as connector:
+    async with connect(url, command_timeout_ms=120_000) as connector:
         subscription = connector.subscription("ears")
         await subscription.open([ONE])
         waiting = asyncio.ensure_future(subscription.get())
         await asyncio.sleep(0)
         await raw.client_kill_filter(_type="pubsub")
         with pytest.raises(ConnectionLost):
-            await asyncio.wait_for(waiting, 1)
+            await asyncio.wait_for(waiting, 20)
 
 
 async def test_a_silent_peer_is_given_up(url: str, server: ValkeyServer) -> None:
     """It is asked now and then; one that answers stays, one that does not is a CommandTimeout."""
-    async with Proxy(server.port) as proxy, connect(proxy.url, command_timeout_ms=50) as connector:
+    async with Proxy(server.port) as proxy, connect(proxy.url, command_timeout_ms=800) as connector:
         subscription = connector.subscription("ears")
         await subscription.open([ONE])
         waiting = asyncio.ensure_future(subscription.get())
-        await asyncio.wait({waiting}, timeout=0.4)
+        await wait_until(lambda: proxy.count(b"PING") >= 3, "it is asked")
         assert not waiting.done()
-        assert sum(b"PING" in command for command in proxy.seen) >= 2
         proxy.swallow_reply(b"PING", then="hang")
         with pytest.raises(CommandTimeout):
-            await asyncio.wait_for(waiting, 5)
+            await asyncio.wait_for(waiting, 20)
 
 
 async def test_a_slow_reader_loses_the_oldest(url: str, raw: redis.asyncio.Redis) -> None:

@@ -92,7 +92,7 @@ async def test_the_dashboard_shows_and_does_everything(where: str) -> None:
             await Repeat(connector).register(queue, "nightly", 3_600_000, b"x")
         async with browsing(where) as browser:
             assert browser.dash.label.startswith(where.partition("://")[0])
-            await wait_until(lambda: _lists_all(browser), "every queue is listed", 10)
+            await wait_until(lambda: _lists_all(browser), "every queue is listed")
             for queue in QUEUES:
                 for name in PAGES:
                     await browser.read(f"/q/{queue}{name}")
@@ -111,7 +111,7 @@ async def _incident(browser: Browser, connector: Connector, queue: str, group: s
     assert "never" in await browser.read(f"{base}/job/{first.id}")
     await browser.do(f"{base}/dead/requeue", ("id", first.id))
     operation = await browser.do(f"{base}/dead/requeue", ("which", "all"), ("confirmed", "yes"))
-    await wait_until(lambda: _is_done(browser, operation), "all are requeued", 10)
+    await wait_until(lambda: _is_done(browser, operation), "all are requeued")
     await browser.do(f"{base}/pause")
     await browser.do(f"{base}/lanes/pause", ("lane", group))
     await browser.do(f"{base}/add", ("payload", "by hand"))
@@ -152,7 +152,7 @@ async def test_a_workers_port_tells_of_every_queue(where: str) -> None:
     async with connect(where) as connector:
         await work_off(connector, where, b"ends", b"dies")
         async with running(worker, where, http=f"127.0.0.1:{port}"):
-            await wait_until(lambda: worker.readiness().ready, "it is ready", 20)
+            await wait_until(lambda: worker.readiness().ready, "it is ready")
             ready = await page(port, "/readyz")
             assert ready is not None
             assert (ready.status, {beat["queue"] for beat in ready.json["queues"]}) == (200, set(QUEUES))

@@ -153,7 +153,7 @@ async def test_a_long_operation_goes_on_behind_a_page_that_tells_how_far_it_is(
             return not operation.running
 
         assert "so far" in await browser.read(where)
-        await wait_until(over, "the operation is over", 20)
+        await wait_until(over, "the operation is over")
         assert "Done: 2,300 jobs." in await browser.read(where)
     assert await numbers(raw) == (0, 0)
     assert len(seen) > 2
@@ -169,7 +169,7 @@ async def test_a_long_operation_can_be_stopped_between_two_steps(
         where = await browser.do(f"{DEAD}/requeue", ("which", "all"), ("confirmed", "yes"))
         operation = browser.dash.operations.get(where.rpartition("/")[2])
         assert operation is not None
-        await wait_until(lambda: operation.done, "some are done", 20)
+        await wait_until(lambda: operation.done, "some are done")
         await browser.do(f"{where}/stop")
         dead, pending = await numbers(raw)
         assert f"Stopped after {pending:,} jobs" in await browser.read(where)
@@ -189,9 +189,9 @@ async def test_an_operation_that_breaks_off_says_so(own_server: OwnServer, monke
         where = await browser.do(f"{DEAD}/delete", ("which", "all"), ("confirmed", "yes"))
         operation = browser.dash.operations.get(where.rpartition("/")[2])
         assert operation is not None
-        await wait_until(lambda: operation.done, "some are done", 20)
+        await wait_until(lambda: operation.done, "some are done")
         await asyncio.to_thread(server.kill)
-        await wait_until(lambda: not operation.running, "it has ended", 20)
+        await wait_until(lambda: not operation.running, "it has ended")
         assert re.search(r"Broken off after [\d,]+ jobs: .* It can be begun again.", await browser.read(where))
         assert (await browser.client.get(f"/q/{QUEUE}")).status_code == 503
 

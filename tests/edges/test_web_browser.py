@@ -96,7 +96,7 @@ async def test_a_way_through_an_incident(url: str, raw: Redis) -> None:
         await picture(page, "incident-5-all")
         await page.get_by_role("button", name="Requeue them").click()
         await expect(page.get_by_role("heading", name="No dead job matches")).to_be_visible()
-        await wait_until(lambda: len(sent) > 10, "the requeued ones are done", 20)
+        await wait_until(lambda: len(sent) > 10, "the requeued ones are done")
         await page.get_by_role("link", name="Overview").click()
         await is_live(page)
         await expect(page.locator("#tiles")).to_contain_text("Completed since it began")

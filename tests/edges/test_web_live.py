@@ -78,7 +78,7 @@ async def listening(dash: Dashboard, view: str, query: str = "") -> AsyncIterato
         yield heard
     finally:
         heard.closed.set()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 20)
 
 
 @pytest.fixture(autouse=True)
@@ -183,4 +183,4 @@ async def test_an_outage_is_told_and_its_end(own_server: OwnServer) -> None:
         await wait_until(lambda: "Nothing new since then" in heard.parts["trouble"], "the outage is told")
         assert "Dead 0" in heard.parts["head"]
         await asyncio.to_thread(server.start)
-        await wait_until(lambda: heard.parts["trouble"] == "", "its end is told", 20)
+        await wait_until(lambda: heard.parts["trouble"] == "", "its end is told")

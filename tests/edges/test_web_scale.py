@@ -43,11 +43,14 @@ async def cost(raw: Redis, browser: Browser, where: str) -> tuple[int, float, li
 
 
 async def test_a_page_of_a_hundred_thousand_dead_jobs_costs_what_one_of_six_hundred_does(url: str, raw: Redis) -> None:
-    """As many commands, the first page as the last; and the fastest of five is there within 300 ms."""
+    """As many commands, the first page as the last; and the fastest of five is there within 300 ms, or on a slow
+    machine within twice the time of the short one.
+    """
     await bury(raw, 1, 600)
     dead = f"/q/{QUEUE}/dead"
     async with browsing(url) as browser:
-        few = min([(await cost(raw, browser, dead))[0] for _ in range(3)])
+        short = [await cost(raw, browser, dead) for _ in range(3)]
+        few = min(ran for ran, _, _ in short)
         await bury(raw, 601, MANY)
         looks = [await cost(raw, browser, dead) for _ in range(5)]
         deep = await cost(raw, browser, f"{dead}?before={job(120)}")
@@ -58,7 +61,7 @@ async def test_a_page_of_a_hundred_thousand_dead_jobs_costs_what_one_of_six_hund
     assert min(ran for ran, _, _ in looks) <= few * 1.2
     assert max(few, deep[0]) < _COMMANDS
     assert job_page[0] < 200
-    assert min(took for _, took, _ in looks) < _LIMIT_S
+    assert min(took for _, took, _ in looks) < max(_LIMIT_S, 2 * min(took for _, took, _ in short))
 
 
 @pytest.mark.parametrize(("error", "found"), [("TimeoutError", 50), ("rare", 1), ("nothing", 0)])

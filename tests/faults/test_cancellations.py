@@ -178,7 +178,7 @@ async def _finish(made: Stand, raw: Redis) -> None:
         names = ("pending", "active", "ring", "schedule")
         return not any([await raw.exists(f"emq:{{q}}:{name}") for name in names])
 
-    await wait_until(empty, "everything is worked off", 20)
+    await wait_until(empty, "everything is worked off")
 
 
 async def test_a_producers_cancelled_call_is_done_or_not_but_whole(url: str, raw: Redis) -> None:

@@ -30,7 +30,7 @@ from tests.support.waiting import wait_until
 # Bytes of notes that some hundred jobs have made.
 _UNDER_WAY = 20_000
 _BACKLOG = 300
-_SLACK_S = 2.0
+_SLACK_S = 6.0
 _HOUR_MS = 3_600_000
 Fault = Callable[[Load], object]
 Migration = Callable[[ValkeyCluster, int, ValkeyServer], None]
@@ -96,7 +96,7 @@ async def _more(workers: Fleet) -> None:
     def grown() -> bool:
         return workers.notes_path.exists() and workers.notes_path.stat().st_size > size + _UNDER_WAY
 
-    await wait_until(grown, "jobs run", 20)
+    await wait_until(grown, "jobs run")
 
 
 def _slot(queue: str) -> int:
@@ -129,7 +129,9 @@ async def test_a_slot_migrates_under_load(cluster: ValkeyCluster, how: Migration
 
 async def test_a_failover_that_an_operator_asks_for(cluster: ValkeyCluster) -> None:
     """`CLUSTER FAILOVER` on the replica of each primary that has a queue: all that was acknowledged has run."""
-    account = await _through(cluster, lambda _: [cluster.failover(cluster.owner(queue)) for queue in QUEUES])
+    account = await _through(
+        cluster, lambda _: [cluster.failover(cluster.owner(queue)) for queue in QUEUES], lease_ms=8_000
+    )
 
     assert account.ended == set(account.load.acknowledged)
     assert at_once(account.notes) == []
@@ -147,7 +149,7 @@ async def test_a_primary_is_killed(cluster: ValkeyCluster) -> None:
         cluster.wait_primary(cluster.kill_primary(killed))
         gone.update(made.unconfirmed(queue))
 
-    account = await _through(cluster, kill)
+    account = await _through(cluster, kill, lease_ms=8_000)
     cluster.revive(killed)
 
     assert len(gone) < len(account.load.acknowledged) / 2

@@ -24,7 +24,7 @@ async def _end_of(name: str, url: str) -> tuple[int, WorkerProcess]:
     env |= {"ECHOMQ_BEAT_MS": "2" if name == "script" else "50", "ECHOMQ_BLOCKED_MS": "40"}
     options = ("--burst",) if name == "burst" else ()
     with WorkerProcess("run", "tests.support.breaking:worker", *options, env=env) as worker:
-        return await worker.ended(30), worker
+        return await worker.ended(), worker
 
 
 async def test_a_bug_in_any_loop_ends_the_process_with_its_cause(url: str) -> None:

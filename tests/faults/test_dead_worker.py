@@ -13,10 +13,10 @@ from echomq_worker.jobs import Jobs
 from tests.support.fleet import BEAT_MS, LEASE_MS, fleet
 from tests.support.waiting import passes, wait_until
 
-SLEEP_MS = 4_000
+SLEEP_MS = 5_000
 QUEUES = 50
 # A process of a shared machine that is asked to run, and the file that notes it.
-MARGIN_S = 0.5
+MARGIN_S = 1.8
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
@@ -31,7 +31,7 @@ async def test_jobs_of_a_killed_worker_start_again_within_lease_and_beat(url: st
         with fleet(url) as workers:
             doomed = workers.start("--queue", "jobs")
             ids = {one.id for one in await jobs.enqueue_many("jobs", [{"sleep_ms": SLEEP_MS}] * 20)}
-            await wait_until(lambda: workers.started() == ids, "the first worker runs all 20", 20)
+            await wait_until(lambda: workers.started() == ids, "the first worker runs all 20")
             heir = workers.start("--queue", "jobs", concurrency=50)
             await heir.saw("worker started")
             feeder = asyncio.create_task(_feed(jobs, busy=busy))
@@ -39,7 +39,7 @@ async def test_jobs_of_a_killed_worker_start_again_within_lease_and_beat(url: st
                 assert not workers.ended() & ids, "all 20 are in the middle"
                 killed_at = time.time()
                 doomed.kill()
-                await wait_until(lambda: ids <= workers.ended(), "the other worker has finished all 20", 20)
+                await wait_until(lambda: ids <= workers.ended(), "the other worker has finished all 20")
             finally:
                 feeder.cancel()
                 await asyncio.wait({feeder})
@@ -62,7 +62,7 @@ async def test_jobs_of_fifty_queues_of_a_killed_worker_start_again_within_lease_
             doomed = workers.start(many=QUEUES)
             for number in range(QUEUES):
                 ids.add((await Jobs(connector).enqueue(f"many-{number}", {"sleep_ms": SLEEP_MS})).id)
-            await wait_until(lambda: workers.started() == ids, "the first worker runs all of them", 20)
+            await wait_until(lambda: workers.started() == ids, "the first worker runs all of them")
             heir = workers.start(many=QUEUES)
             await heir.saw("worker started")
             killed_at = time.time()
@@ -71,7 +71,7 @@ async def test_jobs_of_fifty_queues_of_a_killed_worker_start_again_within_lease_
             def again() -> dict[str, float]:
                 return {note.id: note.at for note in workers.notes("start") if note.pid == heir.pid}
 
-            await wait_until(lambda: again().keys() == ids, "the other worker runs all of them", 20)
+            await wait_until(lambda: again().keys() == ids, "the other worker runs all of them")
             started_at = again()
 
     assert max(started_at.values()) < killed_at + (LEASE_MS + BEAT_MS) / 1000 + MARGIN_S

@@ -30,7 +30,7 @@ BEAT_MS = 200
 COMMAND_MS = 400
 LEASE_MS = 1_000
 # A process of a shared machine that is asked to run.
-SLACK_S = 1.0
+SLACK_S = 3.0
 # Name in docs/design.md, section 3 (Connections) -> the longest that a hang goes unnoticed.
 NOTICED_S = {
     "BLPOP": BEAT_MS / 1000 + 2,
@@ -75,13 +75,13 @@ async def test_a_connection_that_hangs_is_noticed(server: ValkeyServer, url: str
         running(worker, proxy.url, beat_ms=BEAT_MS, lease_ms=LEASE_MS, command_timeout_ms=COMMAND_MS) as run,
     ):
         await Jobs(connector).enqueue("a", b"x")
-        await wait_until(lambda: sent, f"{what} is sent", 10)
+        await wait_until(lambda: sent, f"{what} is sent")
         opened, lost = proxy.opened, proxy.swallow_reply(pattern, then="hang")
-        await wait_until(lambda: lost.done, "its connection hangs", 10)
+        await wait_until(lambda: lost.done, "its connection hangs")
         hangs = len(sent)
-        await wait_until(lambda: proxy.opened > opened, "a connection is made again", 10)
+        await wait_until(lambda: proxy.opened > opened, "a connection is made again")
         took_s = time.monotonic() - sent[hangs - 1]
-        await wait_until(lambda: len(sent) > hangs, f"{what} is sent again", 10)
+        await wait_until(lambda: len(sent) > hangs, f"{what} is sent again")
         done.set()
     # It connects again after a beat, the first wait of the curve, at the latest.
     assert took_s < NOTICED_S[what] + BEAT_MS / 1000 + SLACK_S
@@ -116,7 +116,7 @@ async def _lose(number: int, proxy: Proxy, raw: Redis) -> None:
                 await raw.client_kill_filter(_id=id)
         case _:
             lost = proxy.swallow_reply(b"EVALSHA", then="hang")
-            await wait_until(lambda: lost.done, "a connection hangs", 10)
+            await wait_until(lambda: lost.done, "a connection hangs")
 
 
 async def test_the_number_of_connections_is_the_formulas_after_twenty_losses(
@@ -149,12 +149,12 @@ async def test_the_number_of_connections_is_the_formulas_after_twenty_losses(
         running(worker, proxy.url, beat_ms=50, lease_ms=600, command_timeout_ms=300),
     ):
         await Jobs(connector).enqueue("alone", b"long")
-        await wait_until(as_many, "they are as many as the formula says", 10)
+        await wait_until(as_many, "they are as many as the formula says")
         for number in range(20):
             await _lose(number, proxy, raw)
             before = Counter(ran)
             for queue in QUEUES:
                 await Jobs(connector).enqueue(queue, b"x")
-            await wait_until(partial(all_ran, before), f"jobs run after loss {number}", 10)
-        await wait_until(as_many, "they are as many as before", 10)
+            await wait_until(partial(all_ran, before), f"jobs run after loss {number}")
+        await wait_until(as_many, "they are as many as before")
         done.set()

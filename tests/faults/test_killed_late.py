@@ -13,9 +13,9 @@ from tests.support.fleet import fleet
 from tests.support.waiting import passes_until, wait_until
 
 BEAT_MS = 100
-LEASE_MS = 800
+LEASE_MS = 1_500
 # A process of a shared machine that is asked to run, and the file that notes it.
-MARGIN_S = 0.5
+MARGIN_S = 1.2
 
 
 async def test_a_crash_in_the_fourth_lease_is_noticed_within_one(url: str, raw: Redis) -> None:
@@ -30,14 +30,14 @@ async def test_a_crash_in_the_fourth_lease_is_noticed_within_one(url: str, raw: 
         await asyncio.gather(*(process.saw("worker started") for process in processes))
         async with connect(url) as connector:
             id = (await Jobs(connector).enqueue("jobs", {"sleep_ms": 60_000})).id
-        await wait_until(workers.started, "it runs", 20)
+        await wait_until(workers.started, "it runs")
         (first,) = workers.notes("start")
         doomed, heir = sorted(processes, key=lambda process: process.pid != first.pid)
         await passes_until(first.at + 3.5 * LEASE_MS / 1000, "several leases are over")
         assert len(workers.notes("start")) == 1
         killed_at = time.time()
         doomed.kill()
-        await wait_until(lambda: len(workers.notes("start")) == 2, "the other one has it", 10)
+        await wait_until(lambda: len(workers.notes("start")) == 2, "the other one has it")
         again = workers.notes("start")[1]
 
     assert (again.id, again.pid, again.attempts) == (id, heir.pid, 2)

@@ -30,7 +30,7 @@ from tests.support.waiting import wait_until, works_for
 THEN = pytest.mark.parametrize("then", ["reset", "hang"])
 GROUP = "GRP00000000001"
 # Nothing in these tests may wait for it.
-LEASE_MS = 30_000
+LEASE_MS = 40_000
 COMMAND_TIMEOUT_MS = 300
 
 
@@ -68,7 +68,7 @@ async def test_jobs_of_a_claim_whose_reply_was_lost_run_after_the_reconnect(
         lost = [proxy.swallow_reply(sha, then=then) for _ in range(losses)]
         started = time.monotonic()
         async with running(worker, proxy.url, lease_ms=LEASE_MS, command_timeout_ms=COMMAND_TIMEOUT_MS) as run:
-            await wait_until(lambda: len(ran) == 20, "all 20 run", 15)
+            await wait_until(lambda: len(ran) == 20, "all 20 run")
             took_s = time.monotonic() - started
             # The consumers of a pool share a connection: a reset loses the replies of all at once.
             assert sum(loss.done for loss in lost) >= (losses if consumers == 1 else 1)
@@ -78,7 +78,7 @@ async def test_jobs_of_a_claim_whose_reply_was_lost_run_after_the_reconnect(
         left = await keyspace_of(raw)
 
     assert Counter(ran) == Counter((id, 1) for id in ids)
-    assert took_s < LEASE_MS / 1000 / 3
+    assert took_s < LEASE_MS / 1000 / 2
     assert run.report.completed == 20
     assert not any(crashes)
     assert left["emq:{a}:metrics:completed"] == {"count": "20"}
@@ -136,11 +136,11 @@ async def test_verdicts_whose_reply_was_lost_count_once(server: ValkeyServer, ur
             await raw.hset(f"emq:{{a}}:job:{id}", "failures", "1")
         lost = [proxy.swallow_reply(sha, then=then) for _ in range(3)]
         async with running(worker, proxy.url, lease_ms=LEASE_MS, command_timeout_ms=COMMAND_TIMEOUT_MS) as run:
-            await wait_until(lambda: all(loss.done for loss in lost), "three replies were lost", 15)
-            await wait_until(lambda: proxy.count(sha) > 3, "the verdicts are sent once more", 15)
+            await wait_until(lambda: all(loss.done for loss in lost), "three replies were lost")
+            await wait_until(lambda: proxy.count(sha) > 3, "the verdicts are sent once more")
             # A worker that stood still for its verdicts goes on.
             await jobs.enqueue("a", "after")
-            await wait_until(lambda: runs["after"], "the next job runs", 15)
+            await wait_until(lambda: runs["after"], "the next job runs")
         left = await keyspace_of(raw)
 
     assert runs == dict.fromkeys(kinds, 3) | {"after": 1}

@@ -83,7 +83,7 @@ async def test_the_same_curve_answers_whichever_command_fails(server: ValkeyServ
             clock.waits.clear()
             expected = [BEAT_MS, 2 * BEAT_MS]
             losses[:] = [proxy.swallow_reply(b"EVALSHA", nth)]
-            await wait_until(lambda: [loss.done for loss in losses] == [True, True], f"script {nth} and the next", 15)
+            await wait_until(lambda: [loss.done for loss in losses] == [True, True], f"script {nth} and the next")
 
 
 @asynccontextmanager

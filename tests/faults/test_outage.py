@@ -27,6 +27,7 @@ from tests.support.valkey import OwnServer, ValkeyServer, raw_client
 from tests.support.waiting import passes, wait_until
 
 GROUP = "GRP00000000001"
+GRACE_MS = 20_000
 
 
 async def _outage(server: ValkeyServer, how: str, seconds: float) -> None:
@@ -47,7 +48,7 @@ async def _backlog(url: str, workers: Fleet) -> list[str]:
         jobs = Jobs(connector)
         items = [New({"sleep_ms": 1_000 if number < 10 else 7_000}, group=_lane(number)) for number in range(20)]
         ids = [one.id for one in await jobs.enqueue_many("jobs", items)]
-        await wait_until(lambda: workers.started() == set(ids), "20 jobs run", 10)
+        await wait_until(lambda: workers.started() == set(ids), "20 jobs run")
         items = [New({}, group=_lane(number)) for number in range(100)]
         items += [New({}, in_ms=2_000) for _ in range(20)]
         return ids + [one.id for one in await jobs.enqueue_many("jobs", items)]
@@ -71,7 +72,7 @@ async def test_the_worker_goes_on_by_itself_when_the_server_is_back(
     Report 45 (Bogdanp/dramatiq#527). Report 100 (celery/celery#4079).
     """
     server = own_server(append_only=True)
-    with fleet(server.url, lease_ms=lease_ms, command_timeout_ms=1_000) as workers:
+    with fleet(server.url, lease_ms=lease_ms, command_timeout_ms=1_500) as workers:
         worker = workers.start("--queue", "jobs", concurrency=20)
         await worker.saw("worker started")
         ids = await _backlog(server.url, workers)
@@ -82,7 +83,7 @@ async def test_the_worker_goes_on_by_itself_when_the_server_is_back(
             async def completed() -> bool:
                 return await raw.hget("emq:{jobs}:metrics:completed", "count") == str(len(ids)).encode()
 
-            await wait_until(completed, "all jobs are completed", 30)
+            await wait_until(completed, "all jobs are completed")
             await worker.saw('"recovered"')
             left = await keyspace_of(raw)
         starts = Counter((note.id, note.attempts, note.pid) for note in workers.notes("start"))
@@ -94,7 +95,7 @@ async def test_the_worker_goes_on_by_itself_when_the_server_is_back(
     assert troubles == ["degraded", "recovered"]
     (recovered,) = worker.records("recovered")
     # A frozen server is noticed when the first command is overdue.
-    assert seconds * 1000 - 1_500 < recovered["downtime_ms"] < seconds * 1000 + 6_000
+    assert seconds * 1000 - 3_000 < recovered["downtime_ms"] < seconds * 1000 + 15_000
 
 
 _EVERYDAY = {"settings", "worker started", "job completed"}
@@ -102,12 +103,12 @@ _EVERYDAY = {"settings", "worker started", "job completed"}
 
 @pytest.mark.parametrize("queue", ["jobs", "pool"], ids=["standalone", "pooled"])
 async def test_a_worker_without_a_server_still_stops(own_server: OwnServer, queue: str) -> None:
-    """SIGTERM while the server is away and nothing is in hand: exit 0 within a beat and a second.
+    """SIGTERM while the server is away and nothing is in hand: exit 0 soon, with no grace and no last words.
 
     Report 58 (taskforcesh/bullmq#1975).
     """
     server = own_server()
-    with fleet(server.url) as workers:
+    with fleet(server.url, grace_ms=GRACE_MS) as workers:
         worker = workers.start("--queue", queue, "--queue", "other")
         await _run_one(server, workers, worker, queue)
         server.stop()
@@ -116,7 +117,7 @@ async def test_a_worker_without_a_server_still_stops(own_server: OwnServer, queu
         asked = time.monotonic()
         worker.send(signal.SIGTERM)
         assert await worker.ended() == 0
-        assert time.monotonic() - asked < BEAT_MS / 1000 + 1
+        assert time.monotonic() - asked < GRACE_MS / 1000 / 2
         assert not worker.records("jobs left")
 
 
@@ -124,7 +125,7 @@ async def _run_one(server: ValkeyServer, workers: Fleet, worker: WorkerProcess, 
     await worker.saw("worker started")
     async with connect(server.url) as connector:
         id = (await Jobs(connector).enqueue(queue, {})).id
-    await wait_until(lambda: id in workers.ended(), "a job runs", 10)
+    await wait_until(lambda: id in workers.ended(), "a job runs")
     await worker.saw("job completed")
 
 
@@ -140,15 +141,15 @@ async def test_a_verdict_that_nobody_takes_is_named_at_the_end(own_server: OwnSe
         await worker.saw("worker started")
         async with connect(server.url) as connector:
             id = (await Jobs(connector).enqueue("jobs", {"sleep_ms": 500})).id
-        await wait_until(workers.started, "it runs", 10)
+        await wait_until(workers.started, "it runs")
         server.stop()
-        await wait_until(workers.ended, "it has ended without a server", 10)
+        await wait_until(workers.ended, "it has ended without a server")
         worker.send(signal.SIGTERM)
         assert await worker.ended() == 0
         assert worker.records("jobs left")[0]["ids"] == [id]
         server.start()
         workers.start("--queue", "jobs")
-        await wait_until(lambda: len(workers.notes("end")) == 2, "it runs again", 15)
+        await wait_until(lambda: len(workers.notes("end")) == 2, "it runs again")
         assert [note.attempts for note in workers.notes("start")] == [1, 2]
 
 
@@ -205,7 +206,7 @@ async def test_a_script_that_fails_once_is_an_outage_and_one_that_keeps_failing_
         await wait_until(lambda: worker.readiness().degraded, "beats fail")
         await raw.delete("emq:{a}:active")
         await Jobs(connector).enqueue("a", b"x")
-        await asyncio.wait_for(ran.wait(), 5)
+        await asyncio.wait_for(ran.wait(), 20)
 
     await raw.set("emq:{a}:active", "not a set")
     with pytest.raises(ExceptionGroup) as caught:

@@ -28,12 +28,12 @@ async def test_one_poison_among_200_innocent_jobs(url: str, raw: Redis) -> None:
             keeper = asyncio.create_task(_restart_as_they_die(workers))
             try:
                 await wait_until(lambda: set(innocents) <= workers.ended(), "the 200 have ended", 50)
-                await wait_until(lambda: raw.zcard("emq:{jobs}:dead"), "the poison is dead", 20)
+                await wait_until(lambda: raw.zcard("emq:{jobs}:dead"), "the poison is dead")
 
                 async def counted() -> bool:
                     return await raw.hget("emq:{jobs}:metrics:completed", "count") == b"200"
 
-                await wait_until(counted, "200 completions are counted", 10)
+                await wait_until(counted, "200 completions are counted")
             finally:
                 keeper.cancel()
                 await asyncio.wait({keeper})
@@ -59,15 +59,15 @@ async def test_other_jobs_keep_running_while_a_suspect_runs(url: str, raw: Redis
     """
     async with connect(url) as connector:
         jobs = Jobs(connector)
-        suspects = [one.id for one in await jobs.enqueue_many("jobs", [{"sleep_ms": 20_000}] * 2)]
+        suspects = [one.id for one in await jobs.enqueue_many("jobs", [{"sleep_ms": 60_000}] * 2)]
         for id in suspects:
             await raw.hset(f"emq:{{jobs}}:job:{id}", mapping={"attempts": 3, "crashes": "2:3", "held": "3:gone"})
         with fleet(url) as workers:
             workers.start("--queue", "jobs", "--queue", "other")
-            await wait_until(lambda: workers.started() & set(suspects), "one suspect runs", 20)
+            await wait_until(lambda: workers.started() & set(suspects), "one suspect runs")
             calm = {one.id for one in await jobs.enqueue_many("jobs", [{}] * 30)}
             calm |= {one.id for one in await jobs.enqueue_many("other", [b"x"] * 30)}
-            await wait_until(lambda: calm <= workers.ended(), "60 innocent jobs have ended", 5)
+            await wait_until(lambda: calm <= workers.ended(), "60 innocent jobs have ended")
 
             assert len(workers.started() & set(suspects)) == 1
             assert await raw.zcard("emq:{jobs}:pending") == 1

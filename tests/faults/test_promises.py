@@ -45,9 +45,9 @@ from tests.support.valkey import ValkeyServer
 from tests.support.waiting import never_ends, passes, wait_until, works_for
 
 BEAT_MS = 100
-LEASE_MS = 400
+LEASE_MS = 1_000
 # A promise that is broken shows within this; one that is kept, long before.
-SOON_S = 1.0
+SOON_S = 3.0
 
 
 @dataclass
@@ -98,18 +98,18 @@ async def _a_dead_workers_job_starts_again_in_time(place: Place) -> None:
     await _claimed_by_the_dead(place, lease_ms=LEASE_MS)
     died = time.monotonic()
     async with running(worker, place.url, beat_ms=BEAT_MS, lease_ms=LEASE_MS):
-        limit_s = (LEASE_MS + BEAT_MS) / 1000 + SOON_S / 2
+        limit_s = (LEASE_MS + BEAT_MS) / 1000 + SOON_S
         await wait_until(lambda: began, "promise 2: a dead worker's job starts again in time", limit_s)
         assert began[0] - died > 0.9 * LEASE_MS / 1000, "not before its lease is over"
 
 
 async def _a_healthy_handler_is_not_started_twice(place: Place) -> None:
-    """3. One that runs for three leases, beside an idle worker."""
+    """3. One that runs for two leases and more, beside an idle worker."""
     runs, ended = Counter[str](), asyncio.Event()
 
     async def handle(job: Job) -> None:
         runs[job.id] += 1
-        await works_for(3 * LEASE_MS)
+        await works_for(2.4 * LEASE_MS)
         ended.set()
 
     async with AsyncExitStack() as stack:
@@ -118,7 +118,7 @@ async def _a_healthy_handler_is_not_started_twice(place: Place) -> None:
             worker.handler("a")(handle)
             await stack.enter_async_context(running(worker, place.url, beat_ms=BEAT_MS, lease_ms=LEASE_MS))
         id = (await Jobs(place.connector).enqueue("a", b"x")).id
-        await asyncio.wait_for(ended.wait(), 10)
+        await asyncio.wait_for(ended.wait(), 20)
         assert runs == {id: 1}, "promise 3: it is started once"
 
 
@@ -165,7 +165,7 @@ async def _a_stop_gives_back(place: Place) -> None:
 
     id = (await Jobs(place.connector).enqueue("a", b"x")).id
     async with running(worker, place.url, grace_ms=20, lease_ms=60_000):
-        await asyncio.wait_for(began.wait(), 10)
+        await asyncio.wait_for(began.wait(), 20)
     assert await place.raw.zrange("emq:{a}:pending", 0, -1) == [id.encode()], "a stop: it is given back"
     row = await place.raw.hgetall(f"emq:{{a}}:job:{id}")
     assert {b"held", b"crashes", b"failures"}.isdisjoint(row)
@@ -182,14 +182,14 @@ async def _a_verdict_outlives_an_outage(place: Place) -> None:
 
     async with Proxy(place.server.port) as proxy, running(worker, proxy.url, beat_ms=BEAT_MS, lease_ms=LEASE_MS):
         id = (await Jobs(place.connector).enqueue("a", b"x")).id
-        await wait_until(lambda: runs, "it runs", 10)
+        await wait_until(lambda: runs, "it runs")
         await proxy.refuse()
         proxy.reset()
         go_on.set()
         await passes(1.2 * LEASE_MS, "the outage is longer than the lease")
         await proxy.accept()
         counted = partial(place.raw.hget, "emq:{a}:metrics:completed", "count")
-        await wait_until(counted, "an outage: its verdict is kept", 2 * SOON_S)
+        await wait_until(counted, "an outage: its verdict is kept", SOON_S)
         assert await counted() == b"1"
     assert runs == {id: 1}, "an outage: it runs once"
 

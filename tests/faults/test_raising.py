@@ -32,7 +32,7 @@ async def test_no_exception_of_a_handler_ends_the_worker(url: str, raw: Redis) -
             async def dead() -> bool:
                 return sum([await raw.zcard(f"emq:{{{queue}}}:dead") for queue in TABLE]) == len(ids)
 
-            await wait_until(dead, "every job is dead", 30)
+            await wait_until(dead, "every job is dead")
             await jobs.enqueue("fine", b"x")
             await worker.saw('"event": "job completed"')
             worker.send(signal.SIGTERM)

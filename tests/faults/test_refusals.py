@@ -194,16 +194,16 @@ async def test_it_is_an_outage_without_a_trace(
         await Repeat(connector).register("pool", "often", 300, b"ends")
         with caplog.at_level(logging.INFO):
             async with running(worker, url, beat_ms=50, lease_ms=30_000, log_level="info"):
-                await wait_until(lambda: all_run(connector), "all that have a slot run", 20)
+                await wait_until(lambda: all_run(connector), "all that have a slot run")
                 by = broken.by(code)
                 await asyncio.to_thread(by.__enter__)
                 go_on.set()
-                await wait_until(lambda: not worker.readiness().ready, "it is red", 20)
-                await wait_until(lambda: has_met(caplog, broken, code), "it has met the refusal", 20)
+                await wait_until(lambda: not worker.readiness().ready, "it is red")
+                await wait_until(lambda: has_met(caplog, broken, code), "it has met the refusal")
                 assert (worker.readiness().why or "").startswith("degraded")
                 await asyncio.to_thread(by.__exit__, None, None, None)
-                await wait_until(lambda: worker.readiness().ready, "it is green again", 30)
-                await wait_until(lambda: done(connector), "every job is done", 30)
+                await wait_until(lambda: worker.readiness().ready, "it is green again")
+                await wait_until(lambda: done(connector), "every job is done")
         told = [one.message.split()[0] for one in caplog.records if one.message.split()[0] in {"degraded", "recovered"}]
     assert traces(caplog.records) == []
     assert told == ["degraded", "recovered"] * (len(told) // 2)
@@ -276,6 +276,6 @@ async def test_a_hook_that_meets_it_leaves_no_trace(
     async with connect(url) as connector:
         await Jobs(connector).enqueue("q", b"x")
         async with running(worker, url):
-            await wait_until(lambda: [one for one in caplog.records if "on_complete raised" in one.message], "told", 10)
+            await wait_until(lambda: [one for one in caplog.records if "on_complete raised" in one.message], "told")
     assert traces(caplog.records) == []
     assert "OOM command" in caplog.text

@@ -58,7 +58,7 @@ async def test_a_lost_reply_is_not_sent_again(proxy: Proxy, then: Any, kind: typ
     """
 
     def produce() -> int:
-        with sync.connect(proxy.url, command_timeout_ms=300) as connector:
+        with sync.connect(proxy.url, command_timeout_ms=1_000) as connector:
             jobs = sync.Jobs(connector)
             jobs.enqueue(QUEUE, b"first")
             proxy.swallow_reply(b"EVALSHA", then=then)
@@ -136,11 +136,11 @@ def test_the_server_restarts_under_many_threads(own_server: OwnServer) -> None:
         threads = [threading.Thread(target=produce, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()
-        wait_until_sync(lambda: all(good), "all have produced", 10)
+        wait_until_sync(lambda: all(good), "all have produced")
         server.kill()
         server.start()
         good[:] = [0] * 4
-        wait_until_sync(lambda: all(good), "all produce again", 10)
+        wait_until_sync(lambda: all(good), "all produce again")
         stop.set()
         for thread in threads:
             thread.join()

@@ -71,7 +71,7 @@ async def test_each_of_many_jobs_has_its_own_time() -> None:
         outcomes = await asyncio.gather(*running)
 
     assert [type(one) for one in outcomes] == [Complete, RetryLater] * 4
-    assert all(0.039 <= took < 1 for _, took in ends if took > 0.02)
+    assert all(0.039 <= took < 10 for _, took in ends if took > 0.02)
 
 
 async def test_a_handler_that_finishes_in_spite_of_its_timeout_has_finished() -> None:

@@ -62,7 +62,7 @@ async def test_what_was_never_started_is_released_before_the_grace(url: str, raw
         # Nobody has had a turn: the first waits in a slot, the others are as a claim after a stop leaves them.
         made.consumer.unstarted = made.consumer.slots.take_unstarted()[1:]
         made.consumer.slots.start(beat.claimed.jobs[:1])
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             await hand_over(made).run(60_000)
         assert made.shared.leases.held == 0
     assert gate.began == []
@@ -87,7 +87,7 @@ async def test_running_jobs_get_the_grace_and_their_verdicts_are_sent(url: str, 
         await asyncio.sleep(0)
         assert gate.cancelled == []
         gate.gate.set()
-        await asyncio.wait_for(running, 2)
+        await asyncio.wait_for(running, 20)
     assert made.counts == {"done": 3}
     assert await Queue(raw).state() == {"metrics:completed": {"count": "3"}, "claimed:test-0": await receipt(raw)}
 
@@ -98,8 +98,11 @@ async def receipt(raw: Redis) -> str:
     return bytes(value).decode()
 
 
-async def test_what_is_left_after_the_grace_is_cancelled_and_released(url: str, raw: Redis) -> None:
+async def test_what_is_left_after_the_grace_is_cancelled_and_released(
+    url: str, raw: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Straight to pending: another worker need not wait for the lease; failures and crashes are untouched."""
+    monkeypatch.setattr("echomq_worker.handover.CANCEL_MS", 60_000)
     ids = await pending(raw, range(4), failures="1")
     gate = Gate()
     async with stand(url, gate.handler, limits=LONG, consumers=2, concurrency=4) as made:
@@ -108,7 +111,7 @@ async def test_what_is_left_after_the_grace_is_cancelled_and_released(url: str, 
         await wait_until(lambda: len(gate.began) == 4, "all run")
         started = time.monotonic()
         await hand_over(made).run(50)
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 20, "what ends at once is not waited for"
     assert sorted(gate.cancelled) == ids
     assert made.counts == {"released": 4}
     assert len(made.lines.of("jobs released")) == 1, "in one call, whichever consumer had them"
@@ -149,18 +152,19 @@ async def test_a_second_signal_ends_the_grace(url: str, raw: Redis) -> None:
             running = asyncio.create_task(handing.run(60_000))
             await asyncio.sleep(0)
             handing.hurry()
-            await asyncio.wait_for(running, 2)
+            await asyncio.wait_for(running, 20)
         assert (gate.cancelled, made.counts) == (ids, {"released": 1})
 
 
-async def test_a_plain_function_is_told_and_disowned(url: str, raw: Redis) -> None:
+async def test_a_plain_function_is_told_and_disowned(url: str, raw: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not waited for: its job keeps its lease, so nobody starts it beside it, and leaving is no crash."""
+    monkeypatch.setattr("echomq_worker.handover.CANCEL_MS", 60_000)
     ids = await pending(raw, range(1))
     gate, begun, told = threading.Event(), threading.Event(), list[bool]()
 
     def handler(job: Job) -> None:
         begun.set()
-        gate.wait(10)
+        gate.wait(60)
         told.append(job.cancelled)
 
     async with stand(url, handler, limits=LONG) as made:
@@ -168,11 +172,11 @@ async def test_a_plain_function_is_told_and_disowned(url: str, raw: Redis) -> No
         await wait_until(begun.is_set, "it runs")
         started = time.monotonic()
         await hand_over(made).run(50)
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 20
         assert made.shared.leases.held == 0
         score = await raw.zscore("emq:{q}:active", ids[0])
         assert score is not None
-        assert score - await Queue(raw).now_ms() > 50_000
+        assert score - await Queue(raw).now_ms() > 30_000
         assert made.counts == {"disowned": 1}
         assert await rows(raw, ids) == [row("active", 1)], "no held: the next claim counts no crash"
         gate.set()
@@ -197,7 +201,7 @@ async def test_a_handler_that_does_not_let_itself_be_cancelled_is_disowned(url: 
         await wait_until(lambda: began, "it runs")
         started = time.monotonic()
         await hand_over(made).run(0)
-        assert CANCEL_MS / 1000 <= time.monotonic() - started < CANCEL_MS / 1000 + 1
+        assert CANCEL_MS / 1000 <= time.monotonic() - started < CANCEL_MS / 1000 + 20
         assert made.counts == {"disowned": 1}
         assert await rows(raw, ids) == [row("active", 1)]
         gate.set()
@@ -305,16 +309,16 @@ async def test_without_a_server_it_ends_in_bounded_time_and_names_what_it_leaves
     url: str, raw: Redis, server: ValkeyServer, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever it holds: an open verdict, cancelled jobs, a claim that was never read. One limit for all queues."""
-    monkeypatch.setattr("echomq_worker.handover.LAST_WORDS_MS", 400)
+    monkeypatch.setattr("echomq_worker.handover.LAST_WORDS_MS", 1_000)
     await pending(raw, range(3))
     await Queue(raw, "other").put({"pending": {job(7): 0}, f"job:{job(7)}": row()})
     gate, other = Gate(), Gate()
     async with Proxy(server.port) as proxy, AsyncExitStack() as stack:
         made = await stack.enter_async_context(
-            stand(proxy.url, gate.handler, limits=LONG, concurrency=2, command_timeout_ms=500)
+            stand(proxy.url, gate.handler, limits=LONG, concurrency=2, command_timeout_ms=400)
         )
         second = await stack.enter_async_context(
-            stand(proxy.url, other.handler, queue="other", limits=LONG, command_timeout_ms=500)
+            stand(proxy.url, other.handler, queue="other", limits=LONG, command_timeout_ms=400)
         )
         await claimed(made, gate, 2)
         await claimed(second, other, 1)
@@ -329,8 +333,8 @@ async def test_without_a_server_it_ends_in_bounded_time_and_names_what_it_leaves
         made.station.settle.put(made.station.running[0], Complete())
         started = time.monotonic()
         await hand_over(made, second).run(100)
-        # What was never read, the grace, and what was cancelled, for all queues together.
-        assert time.monotonic() - started < 0.4 + 0.1 + 0.4 + 0.6
+        # What was never read, the grace, and what was cancelled, for all queues together; one by one takes 2 s more.
+        assert time.monotonic() - started < 1 + 0.1 + 1 + 1.8
         proxy.flow()
     left = [id for line in made.lines.of("jobs left") for id in line["ids"]]
     assert sorted({*left}) == [job(0), job(1)]
@@ -347,7 +351,7 @@ async def test_a_server_that_is_back_within_the_grace_hears_it_all(
     async with Redis.from_url(server.url) as raw:
         await pending(raw, range(3))
     gate = Gate()
-    async with stand(server.url, gate.handler, limits=LONG, beat_ms=10_000) as made:
+    async with stand(server.url, gate.handler, limits=LONG, beat_ms=30_000) as made:
         await made.consumer.beat()
         first, *rest = made.consumer.slots.take_unstarted()
         made.consumer.unstarted = rest
@@ -358,12 +362,12 @@ async def test_a_server_that_is_back_within_the_grace_hears_it_all(
         await wait_until(lambda: made.station.settle.stuck, "its verdict cannot be delivered")
         with pytest.raises(Unreachable):
             await made.connector.call("PING")
-        running = asyncio.create_task(hand_over(made).run(8_000))
+        running = asyncio.create_task(hand_over(made).run(60_000))
         await wait_until(lambda: not made.consumer.unstarted, "it hands over")
         deadline = time.monotonic() + 0.5
         await wait_until(lambda: time.monotonic() > deadline, "the first try is over")
         await asyncio.to_thread(server.start)
-        await asyncio.wait_for(running, 3)
+        await asyncio.wait_for(running, 25)
     assert made.counts == {"done": 1, "released": 2}
     assert [line["ids"] for line in made.lines.of("jobs left")] == []
     assert await asyncio.to_thread(server.admin.zcard, "emq:{q}:pending") == 2

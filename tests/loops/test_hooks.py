@@ -174,7 +174,7 @@ async def test_a_verdict_that_is_sent_twice_is_told_once(url: str, server: Valke
     async with Proxy(server.port) as proxy, connect(url) as connector, running(worker, proxy.url):
         id = (await Jobs(connector).enqueue("a", b"x")).id
         lost = proxy.swallow_reply(id.encode())
-        await wait_until(lambda: told, "the completion is told", 10)
+        await wait_until(lambda: told, "the completion is told")
         assert lost.done
 
     assert told == [("complete", id, "x")]

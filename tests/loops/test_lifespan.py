@@ -120,7 +120,7 @@ async def test_a_lifespan_hides_no_crash(url: str, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("echomq_worker.pump.Pump.beat", broken)
     with pytest.raises(ExceptionGroup) as caught:
-        await asyncio.wait_for(worker.run(quick(url), signals=False), 5)
+        await asyncio.wait_for(worker.run(quick(url), signals=False), 20)
     assert caught.group_contains(RuntimeError, match="a bug")
 
 
@@ -139,7 +139,7 @@ async def test_a_stop_during_a_start_that_swallows_its_cancellation_is_no_crash(
     async def nothing() -> None: ...
 
     task = asyncio.create_task(worker.run(quick(url), signals=False))
-    await asyncio.wait_for(begun.wait(), 5)
+    await asyncio.wait_for(begun.wait(), 20)
     worker.stop()
-    report = await asyncio.wait_for(task, 5)
+    report = await asyncio.wait_for(task, 20)
     assert report.exit_code == 0

@@ -21,7 +21,18 @@ from echomq_worker.options import Limits
 from echomq_worker.recovery import Recovery, Swept
 from tests.support.clock import ManualClock
 from tests.support.plain import QUEUE
-from tests.support.stations import FastClock, Gate, Lines, counting, degraded, expired, parked, pending, stand
+from tests.support.stations import (
+    LEASE_MS,
+    FastClock,
+    Gate,
+    Lines,
+    counting,
+    degraded,
+    expired,
+    parked,
+    pending,
+    stand,
+)
 from tests.support.valkey import ValkeyServer
 from tests.support.waiting import wait_until
 
@@ -193,7 +204,7 @@ async def test_a_foreign_job_without_a_token_is_found_within_a_beat(url: str, ra
         await parked(raw)
         for number in range(4):
             await pending(raw, range(number, number + 1))
-            await wait_until(lambda number=number: len(gate.began) == number + 1, "it runs", 2)  # type: ignore[misc]  # a default
+            await wait_until(lambda number=number: len(gate.began) == number + 1, "it runs")  # type: ignore[misc]  # a default
         made.station.stop()
     assert made.counts == {"done": 4}
 
@@ -220,7 +231,7 @@ async def test_a_lost_lease_of_this_process_is_kept_from_the_sweep_of_its_pool(u
         await made.consumer.beat()
         await wait_until(lambda: gate.began, "it runs")
         await raw.zadd("emq:{q}:active", {id: 1})
-        clock.advance(1_000)
+        clock.advance(LEASE_MS)
         assert made.station.metronome is not None
         assert await made.station.metronome.beat() == Swept()
 
@@ -239,7 +250,7 @@ async def test_a_stop_ends_the_run_at_once(url: str, raw: Redis, idle: bool) -> 
         started = time.monotonic()
         made.made.stop()
         made.made.stop()
-        await asyncio.wait_for(running, 1)
+        await asyncio.wait_for(running, 20)
         assert time.monotonic() - started < 1
 
 
@@ -297,7 +308,7 @@ async def test_a_script_that_keeps_failing_ends_the_run(url: str, raw: Redis) ->
         degraded=degraded(),
     )
     with pytest.raises(ServerError, match="WRONGTYPE"):
-        await asyncio.wait_for(made.run(), 5)
+        await asyncio.wait_for(made.run(), 20)
 
 
 @pytest.mark.parametrize("consumers", [1, 4])

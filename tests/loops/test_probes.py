@@ -55,7 +55,7 @@ async def answering(worker: Worker, url: str, **changes: Any) -> AsyncIterator[i
     """The worker runs, and is ready; yields its port."""
     port = free_port()
     async with running(worker, url, http=f"127.0.0.1:{port}", beat_ms=BEAT_MS, **changes):
-        await wait_until(lambda: worker.readiness().ready, "it is ready", 10)
+        await wait_until(lambda: worker.readiness().ready, "it is ready")
         yield port
 
 
@@ -101,9 +101,9 @@ async def test_metrics_equal_a_hand_count(url: str, raw: Redis) -> None:
             kinds = ("completed", "dead")
             return sum(one(counts, "echomq_jobs_total", queue="q", outcome=kind) for kind in kinds) == 16
 
-        await wait_until(ended, "all have ended", 20)
+        await wait_until(ended, "all have ended")
         # The queues are read once a second at most.
-        await wait_until(lambda: scraped(port, "echomq_queue_jobs", 7, queue="q", state="dead"), "it is read", 10)
+        await wait_until(lambda: scraped(port, "echomq_queue_jobs", 7, queue="q", state="dead"), "it is read")
         found = await scrape(port)
         outcomes = {
             kind: one(found, "echomq_jobs_total", queue="q", outcome=kind)
@@ -235,7 +235,7 @@ async def test_leases_that_were_extended_are_counted(url: str) -> None:
             twice = one(found, "echomq_lease_extensions_total") >= 2
             return twice and one(found, "echomq_connections", purpose="leases") == 1
 
-        await wait_until(extended, "its lease was extended twice", 20)
+        await wait_until(extended, "its lease was extended twice")
 
 
 # ------------------------------------------------------------------------------------------------ red and green
@@ -251,7 +251,7 @@ async def test_it_is_red_within_three_beats_of_an_outage_and_green_again_by_itse
     """
     server = own_server(append_only=True)
     # A silent connection is late long before it is given up.
-    worker, limits = a_worker(), {"command_timeout_ms": 12 * BEAT_MS, "connect_timeout_ms": 12 * BEAT_MS}
+    worker, limits = a_worker(), {"command_timeout_ms": 16 * BEAT_MS, "connect_timeout_ms": 16 * BEAT_MS}
     async with Proxy(server.port) as proxy, answering(worker, proxy.url, **limits) as port:
         breaks, mends = {
             "connections stand still": (proxy.stall, proxy.flow),
@@ -260,10 +260,10 @@ async def test_it_is_red_within_three_beats_of_an_outage_and_green_again_by_itse
         }[how]
         await _do(breaks)
         begun = time.monotonic()
-        reason = await wait_until(lambda: why(port), "it is red", 20) or ""
+        reason = await wait_until(lambda: why(port), "it is red") or ""
         took_ms = (time.monotonic() - begun) * 1000
         # A look of our own takes some time too, more on a machine that does other things.
-        assert took_ms <= 3 * BEAT_MS + 1_000, reason
+        assert took_ms <= 3 * BEAT_MS + 2_000, reason
         assert reason.startswith(("degraded", "no good beat"))
         live = await page(port, "/livez")
         assert live is not None
@@ -271,8 +271,8 @@ async def test_it_is_red_within_three_beats_of_an_outage_and_green_again_by_itse
         counts = await scrape(port)
         assert one(counts, "echomq_ready") == 0
         await _do(mends)
-        await wait_until(lambda: _is_green(port), "it is green again", 30)
-        await wait_until(lambda: scraped(port, "echomq_server_up", 1), "the queues are read again", 30)
+        await wait_until(lambda: _is_green(port), "it is green again")
+        await wait_until(lambda: scraped(port, "echomq_server_up", 1), "the queues are read again")
 
 
 async def _do(what: Callable[[], object]) -> None:
@@ -293,14 +293,14 @@ async def test_an_outage_is_counted(server: ValkeyServer, url: str) -> None:
     async with Proxy(server.port) as proxy, answering(worker, proxy.url) as port:
         await proxy.refuse()
         proxy.reset()
-        await wait_until(lambda: scraped(port, "echomq_degraded", 1), "it is degraded", 10)
-        await wait_until(lambda: scraped(port, "echomq_server_up", 0), "the queues cannot be read", 10)
+        await wait_until(lambda: scraped(port, "echomq_degraded", 1), "it is degraded")
+        await wait_until(lambda: scraped(port, "echomq_server_up", 0), "the queues cannot be read")
         found = await scrape(port)
         assert one(found, "echomq_outages_total") == 1
         assert one(found, "echomq_degraded_seconds_total") > 0
         assert not [name for name, _ in found if name.startswith("echomq_queue_")]
         await proxy.accept()
-        await wait_until(lambda: scraped(port, "echomq_degraded", 0), "it is over", 30)
+        await wait_until(lambda: scraped(port, "echomq_degraded", 0), "it is over")
         lasted = one(await scrape(port), "echomq_degraded_seconds_total")
         assert lasted > 0
         assert one(await scrape(port), "echomq_degraded_seconds_total") == lasted
@@ -324,7 +324,7 @@ async def test_a_drain_is_red_at_once_and_answers_to_the_end(url: str) -> None:
     worker = a_worker()
     async with connect(url) as connector, answering(worker, url, grace_ms=1_000) as port:
         await Jobs(connector).enqueue("q", b"waits")
-        await wait_until(lambda: scraped(port, "echomq_jobs_running", 1, queue="q"), "it runs", 10)
+        await wait_until(lambda: scraped(port, "echomq_jobs_running", 1, queue="q"), "it runs")
         worker.stop()
         assert await why(port) == "draining"
         live = await page(port, "/livez")
@@ -343,12 +343,12 @@ async def test_it_answers_before_the_worker_has_begun(url: str) -> None:
         yield
 
     async with running(worker, url, http=f"127.0.0.1:{port}"):
-        await wait_until(lambda: _says(port, "not started"), "it has not started", 10)
+        await wait_until(lambda: _says(port, "not started"), "it has not started")
         live = await page(port, "/livez")
         assert live is not None
         assert live.status == 200
         go_on.set()
-        await wait_until(lambda: _is_green(port), "it has started", 10)
+        await wait_until(lambda: _is_green(port), "it has started")
 
 
 async def _says(port: int, reason: str) -> bool:

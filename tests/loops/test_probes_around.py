@@ -23,7 +23,7 @@ async def test_without_http_nothing_listens_and_nothing_is_counted(url: str) -> 
     """No observer, so no time stamps; nothing of it is even imported."""
     worker = a_worker()
     async with running(worker, url):
-        await wait_until(lambda: worker.readiness().ready, "it is ready", 10)
+        await wait_until(lambda: worker.readiness().ready, "it is ready")
         assert worker._running is not None
         assert worker._running.probe is None
         assert all(station.journal._observers is None for station in worker._running._stations)
@@ -72,7 +72,7 @@ async def test_observers_of_the_user_hear_the_same(url: str) -> None:
     worker.observe(lambda event: told.append(type(event).__name__))
     async with connect(url) as connector, answering(worker, url) as port:
         await Jobs(connector).enqueue("q", b"done")
-        await wait_until(lambda: told == ["Started", "Completed"], "they are told", 10)
+        await wait_until(lambda: told == ["Started", "Completed"], "they are told")
         await wait_until(
             lambda: scraped(port, "echomq_jobs_total", 1, queue="q", outcome="completed"), "and it is counted", 10
         )
@@ -108,6 +108,6 @@ async def test_a_server_that_permits_too_little_is_told_once(
         url = f"redis://{user}:pass@127.0.0.1:{server.port}/0"
         with caplog.at_level(logging.WARNING, "echomq_worker"):
             async with answering(a_worker(), url, log_level="warning") as port:
-                await wait_until(lambda up=up, port=port: scraped(port, "echomq_server_up", up), f"{user}: {up}", 10)  # type: ignore[misc]  # of this round
+                await wait_until(lambda up=up, port=port: scraped(port, "echomq_server_up", up), f"{user}: {up}")  # type: ignore[misc]  # of this round
                 await scrape(port)
     assert len([record for record in caplog.records if "queue cannot be read" in record.message]) == 1

@@ -281,7 +281,7 @@ async def test_a_wire_error_waits_on_the_curve_and_a_stop_ends_it(url: str) -> N
     await waits(clock)
     made.stop()
     made.stop()
-    await asyncio.wait_for(running, 1)
+    await asyncio.wait_for(running, 20)
     assert made._degraded.streak == 3
 
     async with connect(url) as connector:
@@ -289,4 +289,4 @@ async def test_a_wire_error_waits_on_the_curve_and_a_stop_ends_it(url: str) -> N
         running = asyncio.create_task(made.run())
         await waits(clock)
         made.stop()
-        await asyncio.wait_for(running, 1)
+        await asyncio.wait_for(running, 20)

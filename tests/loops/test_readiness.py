@@ -62,7 +62,7 @@ async def test_an_idle_worker_is_ready_and_one_that_drains_is_not(url: str) -> N
         until = time.monotonic() + 10 * BEAT_MS / 1000
         while time.monotonic() < until:
             # A loaded machine may be late, and is on time again.
-            await wait_until(lambda: worker.readiness().ready, "it stays ready", 2)
+            await wait_until(lambda: worker.readiness().ready, "it stays ready")
             await passes(20, "it is asked now and then")
         worker.stop()
         assert worker.readiness().why == "draining"
@@ -78,7 +78,7 @@ async def test_a_claim_loop_that_stands_shows(url: str, stands: str, monkeypatch
     worker, go_on = a_worker(), asyncio.Event()
     kind, _, queue = stands.partition(" of ")
     async with running(worker, url, beat_ms=20):
-        await wait_until(lambda: worker.readiness().ready, "it is ready", 10)
+        await wait_until(lambda: worker.readiness().ready, "it is ready")
         assert worker._running is not None
         station = next(one for one in worker._running._stations if one.queue == queue)
         held: Any = station.metronome if kind == "metronome" else station.consumers[-1]
@@ -94,10 +94,10 @@ async def test_a_claim_loop_that_stands_shows(url: str, stands: str, monkeypatch
         def late() -> bool:
             return [beat.queue for beat in worker.readiness().queues if beat.late] == [queue]
 
-        await wait_until(late, f"the {stands} is late, and no other", 10)
+        await wait_until(late, f"the {stands} is late, and no other")
         assert queue in (worker.readiness().why or "")
         go_on.set()
-        await wait_until(lambda: worker.readiness().ready, "it goes on", 10)
+        await wait_until(lambda: worker.readiness().ready, "it goes on")
 
 
 async def test_an_outage_shows_and_its_end(server: ValkeyServer, url: str) -> None:
@@ -112,7 +112,7 @@ async def test_an_outage_shows_and_its_end(server: ValkeyServer, url: str) -> No
         proxy.reset()
         await wait_until(lambda: (worker.readiness().why or "").startswith("degraded"), "it is not ready any more")
         await proxy.accept()
-        await wait_until(lambda: worker.readiness().ready, "it is ready again", 10)
+        await wait_until(lambda: worker.readiness().ready, "it is ready again")
 
 
 async def test_the_age_is_that_of_the_last_good_pass(url: str) -> None:

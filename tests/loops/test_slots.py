@@ -322,11 +322,11 @@ async def test_a_handler_that_does_not_let_itself_be_cancelled_is_left_behind() 
         made.start(jobs(1))
         await wait_until(lambda: made.running, "it runs")
         tasks.cancel_scope.cancel()
-    assert 0.4 < time.monotonic() - started < 2
+    assert 0.4 < time.monotonic() - started < 20
     assert said == ["no"], "it is asked once, not in every turn"
     (left,) = made._runners
     gate.set()
-    await asyncio.wait_for(left, 1)
+    await asyncio.wait_for(left, 20)
 
 
 async def test_a_runner_has_the_context_of_the_consumer_not_of_the_job_that_called_it() -> None:

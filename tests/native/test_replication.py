@@ -36,7 +36,7 @@ class Pair:
         self.replica = ValkeyServer(args=("--replicaof", f"127.0.0.1 {self.primary.port}")).start()
         self.twins = Twins(self.primary)
         self._clients = [redis.Redis(port=one.port, db=_DATABASE) for one in (self.primary, self.replica)]
-        wait_until_sync(lambda: self.state(1).reply == "up", "the replica follows", 30)
+        wait_until_sync(lambda: self.state(1).reply == "up", "the replica follows")
 
     def state(self, which: int) -> Outcome:
         """The keyspace of the primary (0) or the replica (1), and the state of its link."""

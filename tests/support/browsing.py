@@ -130,4 +130,4 @@ async def picture(page: Page, name: str, *, whole: bool = False) -> None:
 
 async def until_url(page: Page, part: str) -> None:
     """Wait until the address has it."""
-    await wait_until(lambda: part in page.url, f"the browser is at {part}", 20)
+    await wait_until(lambda: part in page.url, f"the browser is at {part}")

@@ -122,7 +122,7 @@ async def worked_off(connector: Connector, queues: Sequence[str] = QUEUES) -> No
             return False
         return not any(one.pending + one.active for one in counts)
 
-    await wait_until(empty, f"nothing waits in {', '.join(queues)}", 30)
+    await wait_until(empty, f"nothing waits in {', '.join(queues)}")
 
 
 def by_id(notes: Sequence[Note]) -> dict[str, list[Note]]:

@@ -24,7 +24,7 @@ from blockbuster import BlockBuster
 from tests.support.keyspace import complaints, key_facts, text
 from tests.support.waiting import passes_plainly
 
-_CLOSING_S = 2.0
+_CLOSING_S = 20.0
 _POLL_S = 0.005
 # A cancelled task needs some turns to run its finally blocks; more than these is a task that was left.
 _TURNS = 20
@@ -121,7 +121,7 @@ def blocking_refused() -> Iterator[BlockBuster]:
 
 @contextmanager
 def no_threads_left() -> Iterator[None]:
-    """Afterwards no non-daemon thread runs that did not run before; one that is just ending gets 2 s."""
+    """Afterwards no non-daemon thread runs that did not run before; one that is just ending gets 20 s."""
     before = set(threading.enumerate())
     yield
     deadline = time.monotonic() + _CLOSING_S
@@ -150,7 +150,7 @@ def _clients(admin: redis.Redis) -> dict[str, str]:
 
 @contextmanager
 def no_connections_left(admin: redis.Redis) -> Iterator[None]:
-    """Afterwards the server has no connection that it did not have before; one that is just closing gets 2 s."""
+    """Afterwards the server has no connection that it did not have before; one that is just closing gets 20 s."""
     before = _clients(admin)
     yield
     deadline = time.monotonic() + _CLOSING_S

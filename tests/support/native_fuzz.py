@@ -72,7 +72,7 @@ def _checking_program(folder: Path) -> tuple[Path, Path]:
 def _own_all_slots(server: ValkeyServer) -> None:
     admin: Any = server.admin
     admin.execute_command("CLUSTER ADDSLOTSRANGE", 0, SLOTS - 1)
-    wait_until_sync(lambda: admin.execute_command("CLUSTER INFO")["cluster_state"] == "ok", "the cluster is ok", 30)
+    wait_until_sync(lambda: admin.execute_command("CLUSTER INFO")["cluster_state"] == "ok", "the cluster is ok")
 
 
 def _run(*command: str) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from tests.support.waiting import wait_until, wait_until_sync
+from tests.support.waiting import PATIENCE_S, wait_until, wait_until_sync
 
 _PROJECT = Path(__file__).resolve().parents[2]
 _TAIL = 4000
@@ -109,21 +109,21 @@ class WorkerProcess:
         found = [json.loads(line) for line in self.lines(r"^\{.*\}$")]
         return [record for record in found if event is None or record.get("event") == event]
 
-    async def saw(self, pattern: str, deadline_s: float = 15.0) -> str:
+    async def saw(self, pattern: str, deadline_s: float = PATIENCE_S) -> str:
         """Wait until a line has `pattern` in it and return the first; AssertionError at the deadline."""
         lines = await wait_until(lambda: self.lines(pattern), self._sentence(pattern), deadline_s)
         return lines[0]
 
-    def saw_sync(self, pattern: str, deadline_s: float = 15.0) -> str:
+    def saw_sync(self, pattern: str, deadline_s: float = PATIENCE_S) -> str:
         """The same for a test without an event loop."""
         return wait_until_sync(lambda: self.lines(pattern), self._sentence(pattern), deadline_s)[0]
 
-    async def ended(self, deadline_s: float = 15.0) -> int:
+    async def ended(self, deadline_s: float = PATIENCE_S) -> int:
         """Wait until it has ended and return its exit code (negative: the signal that ended it)."""
         await wait_until(lambda: not self.alive, f"{self._name} has ended", deadline_s)
         return self.process.returncode
 
-    def ended_sync(self, deadline_s: float = 15.0) -> int:
+    def ended_sync(self, deadline_s: float = PATIENCE_S) -> int:
         """The same for a test without an event loop."""
         wait_until_sync(lambda: not self.alive, f"{self._name} has ended", deadline_s)
         return self.process.returncode
@@ -151,7 +151,7 @@ class WorkerProcess:
 
 
 def run_worker(
-    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, deadline_s: float = 30.0
+    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, deadline_s: float = PATIENCE_S
 ) -> tuple[int, str]:
     """Run `python -m echomq_worker …` to its end: exit code and everything it printed; blocks."""
     with WorkerProcess(*arguments, env=env, cwd=cwd) as worker:

@@ -15,11 +15,11 @@ from echomq_worker.settings import Settings
 from echomq_worker.worker import Worker
 
 BEAT_MS = 100
-LEASE_MS = 1_000
+LEASE_MS = 10_000
 
 
 def quick(url: str, **changes: Any) -> Settings:
-    """Settings for tests: a beat of 100 ms, a lease of 1 s, a tick of 50 ms, a retry after 50 ms, a grace of 2 s."""
+    """Settings for tests: a beat of 100 ms, a lease of 10 s, a tick of 50 ms, a retry after 50 ms, a grace of 2 s."""
     numbers: dict[str, Any] = {
         "beat_ms": BEAT_MS,
         "lease_ms": LEASE_MS,

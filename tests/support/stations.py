@@ -35,7 +35,7 @@ from tests.support.waiting import wait_until
 
 QUEUE = "q"
 BEAT_MS = 100
-LEASE_MS = 1_000
+LEASE_MS = 10_000
 
 
 class Lines:

@@ -15,6 +15,8 @@ from typing import Any, TypeVar, overload
 T = TypeVar("T")
 
 _POLL_S = 0.005
+# A deadline is there for what never comes. Nothing is asserted by it: a machine may stand still, or be shared.
+PATIENCE_S = 30.0
 
 
 def _late(sentence: str, deadline_s: float, last: object) -> AssertionError:
@@ -22,33 +24,36 @@ def _late(sentence: str, deadline_s: float, last: object) -> AssertionError:
 
 
 @overload
-async def wait_until(predicate: Callable[[], Awaitable[T]], sentence: str, deadline_s: float = 5.0) -> T: ...
+async def wait_until(predicate: Callable[[], Awaitable[T]], sentence: str, deadline_s: float = PATIENCE_S) -> T: ...
 @overload
-async def wait_until(predicate: Callable[[], T], sentence: str, deadline_s: float = 5.0) -> T: ...
-async def wait_until(predicate: Callable[[], Any], sentence: str, deadline_s: float = 5.0) -> Any:
+async def wait_until(predicate: Callable[[], T], sentence: str, deadline_s: float = PATIENCE_S) -> T: ...
+async def wait_until(predicate: Callable[[], Any], sentence: str, deadline_s: float = PATIENCE_S) -> Any:
     """Ask `predicate` (plain or async) every 5 ms until it is true and return its value.
 
     AssertionError with `sentence` and the last value when `deadline_s` seconds are over.
     """
     deadline = time.monotonic() + deadline_s
     while True:
+        # Before it is asked: whoever stood still past the deadline looks once more.
+        late = time.monotonic() >= deadline
         value = predicate()
         seen = await value if inspect.isawaitable(value) else value
         if seen:
             return seen
-        if time.monotonic() >= deadline:
+        if late:
             raise _late(sentence, deadline_s, seen)
         await asyncio.sleep(_POLL_S)
 
 
-def wait_until_sync(predicate: Callable[[], T], sentence: str, deadline_s: float = 5.0) -> T:
+def wait_until_sync(predicate: Callable[[], T], sentence: str, deadline_s: float = PATIENCE_S) -> T:
     """The same for a test without an event loop; blocks."""
     deadline = time.monotonic() + deadline_s
     while True:
+        late = time.monotonic() >= deadline
         seen = predicate()
         if seen:
             return seen
-        if time.monotonic() >= deadline:
+        if late:
             raise _late(sentence, deadline_s, seen)
         time.sleep(_POLL_S)
 
