@@ -6,15 +6,18 @@ it begins and ends with `0` as the server's does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
+from echomq_worker.address import Host
 from echomq_worker.cluster_map import redirect
 from echomq_worker.cluster_nodes import Node, Nodes
 from echomq_worker.cluster_route import slot_of_pattern
 from echomq_worker.errors import EchoMQError, InvalidArgument
 
 _START = b"0"
+_CURSOR = re.compile(rb"(.+):(\d{1,5}) (\d+)", re.DOTALL)
 
 
 async def scan(nodes: Nodes, command: Sequence[Any]) -> list[Any]:
@@ -30,7 +33,7 @@ async def scan(nodes: Nodes, command: Sequence[Any]) -> list[Any]:
     if slot is None:
         return await _of_all(nodes, at, cursor, words[2:])
     node = await nodes.of(slot)
-    if at != _name(node):
+    if at != node.address:
         cursor = _START
     # Any key of the slot: whether the node has it still is not told by SCAN.
     probe = ("EXISTS", pattern[: pattern.index(b"}") + 1])
@@ -46,34 +49,29 @@ async def scan(nodes: Nodes, command: Sequence[Any]) -> list[Any]:
     return [_START if page[0] == _START else _written(node, page[0]), page[1]]
 
 
-async def _of_all(nodes: Nodes, at: str, cursor: bytes, words: Sequence[Any]) -> list[Any]:
-    primaries = await nodes.primaries()
-    # One that is gone meanwhile was replaced by another, of which nothing is known: on with the next.
-    left = [node for node in primaries if _name(node) >= at] if at else primaries
+async def _of_all(nodes: Nodes, at: Host | None, cursor: bytes, words: Sequence[Any]) -> list[Any]:
+    # A node that has gone since the last step was replaced by another, of which nothing is known: on with the next.
+    left = [node for node in await nodes.primaries() if at is None or node.address >= at]
     if not left:
         return [_START, []]
     node = left[0]
-    page = await node.call("SCAN", cursor if _name(node) == at else _START, *words)
+    page = await node.call("SCAN", cursor if node.address == at else _START, *words)
     if page[0] != _START:
         return [_written(node, page[0]), page[1]]
     return [_written(left[1], _START) if len(left) > 1 else _START, page[1]]
 
 
-def _read(cursor: Any) -> tuple[str, bytes]:
-    """The node that a cursor is of, '' at the start, and the server's own."""
+def _read(cursor: Any) -> tuple[Host | None, bytes]:
+    """The node that a cursor is of, None at the start, and the node's own cursor."""
     text = cursor if isinstance(cursor, bytes) else str(cursor).encode()
     if text == _START:
-        return "", _START
-    at, _, inner = text.rpartition(b" ")
-    if not at or not inner.isdigit():
+        return None, _START
+    match = _CURSOR.fullmatch(text)
+    if match is None:
         raise InvalidArgument("command SCAN: the cursor is not one that a scan of a cluster has answered")
-    return at.decode(), inner
+    return Host(match[1].decode("utf-8", "replace"), int(match[2])), match[3]
 
 
 def _written(node: Node, cursor: bytes) -> bytes:
-    return f"{_name(node)} ".encode() + cursor
-
-
-def _name(node: Node) -> str:
     host, port = node.address
-    return f"{host}:{port}"
+    return f"{host}:{port} ".encode() + cursor
