@@ -69,11 +69,29 @@ class Culprit:
         return {name: value for name, value in known.items() if value}
 
 
+class _Question:
+    """The loop was asked for a turn at `asked_ms`; what has kept it from one since, each as often as it was seen.
+
+    One for each time that it is asked: the thread that looks must not touch what the loop has answered meanwhile.
+    """
+
+    __slots__ = ("asked_ms", "said", "seen")
+
+    def __init__(self, asked_ms: float) -> None:
+        self.asked_ms = asked_ms
+        self.seen: Counter[Culprit] = Counter()
+        self.said = False
+
+    @property
+    def worst(self) -> Culprit:
+        """What was seen most often."""
+        return self.seen.most_common(1)[0][0]
+
+
 class Watch:
     """Made on the event loop that it watches; `run` belongs to another thread's loop."""
 
     __slots__ = (
-        "_asked_ms",
         "_clock",
         "_limit_ms",
         "_log",
@@ -81,8 +99,7 @@ class Watch:
         "_looked_ms",
         "_loop",
         "_places",
-        "_said",
-        "_seen",
+        "_question",
         "_tell",
         "_thread",
         "awaited",
@@ -106,10 +123,8 @@ class Watch:
         self._tell = tell
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._asked_ms: float | None = None
+        self._question: _Question | None = None
         self._looked_ms = clock.monotonic_ms()
-        self._seen: Counter[Culprit] = Counter()
-        self._said = False
         # Somebody waits for the loop: what stands in its way is told as soon as it is over the limit.
         self.awaited = False
 
@@ -118,46 +133,45 @@ class Watch:
         while True:
             self.look()
             # An idle worker is to cost next to nothing.
-            idle = self._asked_ms is None and not self._busy()
+            idle = self._question is None and not self._busy()
             await asyncio.sleep((2 if idle else 1) * self._look_ms / 1000)
 
     def look(self) -> None:
         """Ask the loop for a turn, or see what keeps it from one. In the other thread."""
         now, looked_ms, self._looked_ms = self._clock.monotonic_ms(), self._looked_ms, self._clock.monotonic_ms()
-        asked_ms = self._asked_ms
-        if asked_ms is None:
+        question = self._question
+        if question is None:
             if self._busy():
-                self._asked_ms = now
+                self._question = question = _Question(now)
                 with suppress(RuntimeError):  # the loop was closed
-                    self._loop.call_soon_threadsafe(self._turned)
+                    self._loop.call_soon_threadsafe(self._turned, question)
             return
         if now - looked_ms > 2 * self._look_ms:
             # Nobody ran in this process, it was frozen or had no processor: not the handler's time.
-            self._asked_ms = asked_ms = asked_ms + now - looked_ms - self._look_ms
-        stands_ms = now - asked_ms
+            question.asked_ms += now - looked_ms - self._look_ms
+        stands_ms = now - question.asked_ms
         if stands_ms >= self._limit_ms / 2:
-            self._seen[self._culprit()] += 1
-        if stands_ms >= (1 if self.awaited else _LONG) * self._limit_ms and not self._said:
-            self._said = True
-            self._log.error("event loop still blocked", blocked_ms=round(stands_ms), **self._worst().fields())
+            question.seen[self._culprit()] += 1
+        long_ms = (1 if self.awaited else _LONG) * self._limit_ms
+        # It may have turned while it was looked at.
+        if stands_ms >= long_ms and not question.said and self._question is question:
+            question.said = True
+            self._log.error("event loop still blocked", blocked_ms=round(stands_ms), **question.worst.fields())
 
     def _busy(self) -> bool:
         return any(place.busy for place in self._places)
 
-    def _turned(self) -> None:
+    def _turned(self, question: _Question) -> None:
         """The loop has its turn. In the thread of the loop."""
-        asked_ms, self._asked_ms = self._asked_ms, None
-        seen, self._seen, self._said = self._seen, Counter(), False
+        self._question = None
         now = min(self._clock.monotonic_ms(), self._looked_ms + 2 * self._look_ms)
-        if asked_ms is None or now - asked_ms < self._limit_ms or not seen:
+        blocked_ms = now - question.asked_ms
+        if blocked_ms < self._limit_ms or not question.seen:
             return
-        culprit, blocked_ms = seen.most_common(1)[0][0], round(now - asked_ms)
-        self._log.warning("event loop blocked", blocked_ms=blocked_ms, **culprit.fields())
+        culprit = question.worst
+        self._log.warning("event loop blocked", blocked_ms=round(blocked_ms), **culprit.fields())
         if self._tell is not None:
-            self._tell(culprit, blocked_ms)
-
-    def _worst(self) -> Culprit:
-        return self._seen.most_common(1)[0][0]
+            self._tell(culprit, round(blocked_ms))
 
     def _culprit(self) -> Culprit:
         task = asyncio.current_task(self._loop)

@@ -122,6 +122,48 @@ async def test_one_that_does_not_end_is_told_before_it_does() -> None:
     assert watched.lines.of("event loop blocked")[0]["blocked_ms"] == 30_000
 
 
+class _Slow(APlace):
+    """A place that takes until `read` is set to say what runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = threading.Event()
+        self.read.set()
+        self.asked = threading.Event()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "running" and threading.current_thread().name == "slow look":
+            self.asked.set()
+            self.read.wait(10)
+        return super().__getattribute__(name)
+
+
+async def test_one_that_ends_while_it_is_looked_at_harms_nobody() -> None:
+    """The loop has its turn in the middle of a look of the other thread: it was blocked, and it is over."""
+    place = _Slow()
+    await a_job_of(place)
+    watched = Watched(place)
+    watched.looks_for(9_750)
+    watched.clock.advance(250)
+    place.read.clear()
+    raised: list[BaseException] = []
+
+    def look() -> None:
+        try:
+            watched.watch.look()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=look, name="slow look")
+    thread.start()
+    await wait_until(place.asked.is_set, "the other thread looks")
+    await wait_until(lambda: watched.lines.events, "the loop has its turn")
+    place.read.set()
+    thread.join()
+    assert raised == []
+    assert watched.lines.events == ["event loop blocked"]
+
+
 async def test_who_keeps_the_process_from_stopping_is_told_at_the_limit() -> None:
     """The platform may kill it before it would be told otherwise."""
     place = APlace()
