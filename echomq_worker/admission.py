@@ -88,7 +88,7 @@ def admission(keys: Keys, rows: Sequence[Row]) -> Call:
 def receipt_of(id: str, verdict: int | bytes) -> Receipt:
     """What a script's verdict says."""
     if isinstance(verdict, bytes):
-        return Receipt(verdict.decode(), admitted=False, deduplicated=True)
+        return Receipt(verdict.decode("utf-8", "replace"), admitted=False, deduplicated=True)
     return Receipt(id, verdict == 1, verdict == _VERDICT_REFUSED)
 
 

@@ -67,7 +67,7 @@ def read_request(data: bytes) -> Request | None:
     try:
         said: Any = json.loads(data)
         id, reason = said["id"], said["reason"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return Request(id, clean(reason)) if isinstance(id, str) and isinstance(reason, str) else None
 

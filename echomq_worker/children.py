@@ -84,13 +84,13 @@ def read(text: bytes) -> object:
 async def values(wire: Wire, keys: Keys, parent: str) -> dict[str, object]:
     """What the parent's children have returned, by child id; a child that returned nothing has its id there."""
     flat = await wire.call("HGETALL", keys.processed_children(parent))
-    return {id.decode(): read(text) for id, text in zip(flat[::2], flat[1::2], strict=True)}
+    return {id.decode(*_TEXT): read(text) for id, text in zip(flat[::2], flat[1::2], strict=True)}
 
 
 async def ignored_failures(wire: Wire, keys: Keys, parent: str) -> dict[str, str]:
     """Why the children died whose death is ignored (policy `id`), by child id."""
     flat = await wire.call("HGETALL", keys.unsuccessful_children(parent))
-    return {id.decode(): text.decode("utf-8", "replace") for id, text in zip(flat[::2], flat[1::2], strict=True)}
+    return {id.decode(*_TEXT): text.decode(*_TEXT) for id, text in zip(flat[::2], flat[1::2], strict=True)}
 
 
 async def dependencies(wire: Wire, keys: Keys, parent: str) -> Dependencies:
@@ -98,7 +98,7 @@ async def dependencies(wire: Wire, keys: Keys, parent: str) -> Dependencies:
     names = (keys.processed_children(parent), keys.failed_children(parent), keys.unsuccessful_children(parent))
     replies = await wire.pipeline([("GET", keys.dependencies(parent)), *(("HKEYS", name) for name in names)])
     out, *lists = checked(replies)
-    return Dependencies(_count(out), *([id.decode() for id in ids] for ids in lists))
+    return Dependencies(_count(out), *([id.decode(*_TEXT) for id in ids] for ids in lists))
 
 
 async def tree(wire: Wire, keys: Keys, id: str, *, limit: int = 100) -> Branch | None:
@@ -120,10 +120,7 @@ async def tree(wire: Wire, keys: Keys, id: str, *, limit: int = 100) -> Branch |
 
 def _count(out: bytes | None) -> int:
     """How many are out; a count that is none, or that others have counted below zero, is over."""
-    try:
-        return max(0, int(out or 0))
-    except ValueError:
-        return 0
+    return max(0, codec.count_of(out))
 
 
 def _has_row(child: Branch) -> bool:

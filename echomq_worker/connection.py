@@ -189,9 +189,12 @@ class Link(asyncio.Protocol):
         """Queue `size` packed commands for this turn's write. The future never raises; cancelling it disturbs nothing.
         What is large leaves at once, unless it is not `urgent`: nobody waits for it.
 
-        The caller has seen that the link is not closed, in this very turn.
+        On a link that has ended nothing is sent, and the answer is ConnectionLost.
         """
         answer: asyncio.Future[Answer] = self._loop.create_future()
+        if self._ended:
+            answer.set_result(ConnectionLost(f"{self.peer}: the connection was closed"))
+            return answer
         write = self._next
         self._waiting.append(_Batch(answer, size, write))
         if not write.packed:

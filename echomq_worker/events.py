@@ -16,7 +16,7 @@ from typing import Any, Self
 from echomq_worker.backoff import Exponential, delay_ms
 from echomq_worker.clock import Clock, SystemClock
 from echomq_worker.connector import Connector
-from echomq_worker.errors import InvalidArgument, WireError
+from echomq_worker.errors import EchoMQError, InvalidArgument, WireError
 from echomq_worker.keyspace import Keys
 from echomq_worker.subscription import Subscription
 
@@ -106,6 +106,10 @@ class Stream:
                 await self._connect()
             except WireError:
                 continue
+            except EchoMQError:
+                # Closed while it connected: the iteration ends, and that is all.
+                if not self._subscription.closed:
+                    raise
             return
 
 
@@ -131,7 +135,7 @@ def read_event(queue: str, data: bytes) -> Event | None:
     try:
         said: Any = json.loads(data)
         name = said["event"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     if not isinstance(said, dict) or not isinstance(name, str):
         return None

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 from echomq_worker.codec import event_text
+from echomq_worker.connection import Answer
 from echomq_worker.connector import Connector
-from echomq_worker.errors import EchoMQError
+from echomq_worker.errors import EchoMQError, WireError
 from echomq_worker.job import Job
 from echomq_worker.keyspace import Keys
 from echomq_worker.logs import Logger
@@ -60,16 +61,16 @@ class Publisher:
         if sent is None:
             self.dropped += len(texts)
         else:
-            sent.add_done_callback(self._answered)
+            sent.add_done_callback(partial(self._answered, len(texts)))
 
-    def _answered(self, sent: asyncio.Future[Any]) -> None:
+    def _answered(self, count: int, sent: asyncio.Future[Answer]) -> None:
         answer = sent.result()
-        if not isinstance(answer, list) or not isinstance(answer[0], EchoMQError):
-            return
-        self.dropped += len(answer)
-        if not self._refused:
+        refused = answer[0] if isinstance(answer, list) else None
+        if isinstance(answer, WireError) or isinstance(refused, EchoMQError):
+            self.dropped += count
+        if isinstance(refused, EchoMQError) and not self._refused:
             self._refused = True
-            self._log.warning("events refused", error=str(answer[0]))
+            self._log.warning("events refused", error=str(refused))
 
 
 def _told(job: Job, verdict: Verdict, name: str) -> str:

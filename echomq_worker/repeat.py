@@ -7,12 +7,14 @@ are ours.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self, overload
 
+from echomq_worker.admission import MOST_MS
 from echomq_worker.clock import Clock, SystemClock
-from echomq_worker.codec import encode
+from echomq_worker.codec import count_of, encode
 from echomq_worker.connector import Wire
 from echomq_worker.cron import Cron
 from echomq_worker.errors import InvalidArgument
@@ -202,7 +204,7 @@ class Repeat:
             Fired(name, answer, id if answer == "fired" else None)
             for (name, id), answer in zip(pairs, (answer.decode() for answer in answers), strict=True)
         ]
-        return Firing(fired, int(float(next_at)) if next_at else None)
+        return Firing(fired, _moment(next_at) if next_at else None)
 
     async def _listed(self, keys: Keys, members: Sequence[bytes]) -> list[RepeatRecord]:
         return await self._records(keys, [member.decode("utf-8", "replace") for member in members])
@@ -226,9 +228,9 @@ class Repeat:
         return [
             RepeatRecord(
                 name,
-                int(every_ms or 0),
+                count_of(every_ms),
                 template or b"",
-                int(float(score or 0)),
+                _moment(score),
                 fixed_rate is not None,
                 None if cron is None else cron.decode("utf-8", "replace"),
                 None if cron is None else (tz or b"UTC").decode("utf-8", "replace"),
@@ -243,3 +245,9 @@ class Repeat:
         names = checked(await self._wire.pipeline([("ZRANGE", key, 0, -1) for key in (keys.repeat, keys.cron)]))
         records = await self._listed(keys, [member for members in names for member in members])
         return sorted(records, key=lambda record: record.next_at_ms)
+
+
+def _moment(score: bytes | None) -> int:
+    """A next run in ms; where others have written infinity, as far away as a double counts exactly."""
+    at = float(score or 0)
+    return int(at) if math.isfinite(at) else int(math.copysign(MOST_MS, at))

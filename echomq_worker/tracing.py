@@ -22,7 +22,7 @@ import anyio.to_thread
 
 from echomq_worker.blocking_connector import BlockingConnector
 from echomq_worker.connector import Wire
-from echomq_worker.errors import ServerError
+from echomq_worker.errors import ConnectionLost, ServerError, Unreachable
 from echomq_worker.keyspace import Keys
 from echomq_worker.logs import Logger
 from echomq_worker.spans import Spans
@@ -150,7 +150,14 @@ class TracedWire:
             ]
             if unknown:
                 texts = [one.told(carriers[one.queue], text=True) for _, one in unknown]
-                for (at, _), reply in zip(unknown, await self._wire.pipeline(texts), strict=True):
+                try:
+                    again = await self._wire.pipeline(texts)
+                except Unreachable as lost:
+                    if len(unknown) == len(replies):
+                        raise
+                    # The others were answered, and their replies are lost here.
+                    raise ConnectionLost(str(lost)) from lost
+                for (at, _), reply in zip(unknown, again, strict=True):
                     replies[at] = reply
             return [reply if one is None else one.answered(reply) for reply, one in zip(replies, found, strict=True)]
 

@@ -23,7 +23,8 @@ local answers, fired = {}, 0
 for i = 3, #ARGV, 2 do
   local name, id, record, answer = ARGV[i], ARGV[i + 1], records[i], nil
   local every, score = tonumber(record[1]) or 0, scores[name]
-  if every < 1 or not record[2] then
+  -- As it is written: no comparison holds for a period that is no number.
+  if not (every >= 1) or not record[2] then
     redis.call('ZREM', KEYS[1], name)
     answer = 'absent'
   elseif not score or score > now then

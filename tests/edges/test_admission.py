@@ -51,6 +51,17 @@ async def test_a_second_job_of_a_key_is_not_admitted(wire: Connector, queue: Que
     assert await queue.state() == before
 
 
+async def test_a_key_that_stands_for_an_id_that_is_no_text(wire: Connector, queue: Queue) -> None:
+    """Another client's job has it: the receipt says so, as far as the id can be shown."""
+    row = f"{queue.keys.base}job:".encode() + b"\xff"
+    await queue.raw.set(f"{queue.keys.base}de:report", b"\xff")
+    await queue.raw.hset(row, "state", "pending")
+
+    receipt = await Jobs(wire).enqueue(QUEUE, b"x", dedup="report")
+    await queue.raw.delete(row)
+    assert (receipt.id, receipt.deduplicated) == ("\N{REPLACEMENT CHARACTER}", True)
+
+
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_key_may_stand_for_a_time_only_and_a_job_may_expire(wire: Connector, queue: Queue, way: str) -> None:
     """The key has its time to live; the row has the moment until which it may be started."""

@@ -355,4 +355,5 @@ async def test_a_reason_is_one_line_of_a_bounded_length(url: str, raw: Redis) ->
 def test_what_a_message_asks_for() -> None:
     """Id and reason; anything else is no request."""
     assert read_request(b'{"id":"JOB1","reason":"a\\nb","more":1}') == Request("JOB1", "a b")
-    assert [read_request(bad) for bad in (b"\xff", b"null", b'"x"', b'{"id":"JOB1"}', b'{"reason":"x"}')] == [None] * 5
+    bad = (b"\xff", b"null", b'"x"', b'{"id":"JOB1"}', b'{"reason":"x"}', b"[" * 100_000)
+    assert [read_request(data) for data in bad] == [None] * 6

@@ -6,21 +6,33 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from redis.asyncio import Redis
 
+from echomq_worker.clock import SystemClock
 from echomq_worker.codec import event_text
 from echomq_worker.connector import Connector, connect
-from echomq_worker.errors import FenceRefused, InvalidArgument, InvalidQueueName, Unreachable
+from echomq_worker.errors import (
+    ConnectionLost,
+    EchoMQError,
+    FenceRefused,
+    InvalidArgument,
+    InvalidQueueName,
+    Unreachable,
+)
 from echomq_worker.events import Event, Events, Stream, read_event
 from echomq_worker.job import Job
 from echomq_worker.jobs import Jobs
+from echomq_worker.keyspace import Keys
+from echomq_worker.publisher import Publisher
+from echomq_worker.subscription import Subscription
 from echomq_worker.verdict import Delay, Reject
 from echomq_worker.worker import Worker
 from tests.support.proxy import Proxy
 from tests.support.running import quick, running
+from tests.support.stations import Lines
 from tests.support.valkey import OwnServer, ValkeyServer
 from tests.support.waiting import wait_until
 
@@ -197,6 +209,22 @@ async def test_a_server_that_refuses_the_channel_stops_no_worker(
     assert sum("events refused" in line.message for line in caplog.records) == 1
 
 
+async def test_events_whose_fate_nobody_knows_are_counted() -> None:
+    """They left, and the connection went before the answer came: each of them may have been heard by nobody."""
+    answer = asyncio.get_running_loop().create_future()
+
+    class Connection:
+        def post(self, _commands: object) -> object:
+            return answer
+
+    publisher = Publisher(cast("Connector", Connection()), Keys("a"), log=Lines())
+    publisher.stalled(["JOB1", "JOB2"])
+    answer.set_result(ConnectionLost("cut"))
+    await asyncio.sleep(0)
+
+    assert publisher.dropped == 2
+
+
 # ------------------------------------------------------------------------------------------------ what a stream hears
 
 
@@ -247,6 +275,31 @@ async def test_a_stream_that_never_connected_says_so(url: str, raw: Redis) -> No
     await nowhere.aclose()
 
 
+class _ClosedWhileItConnects:
+    """A subscription that is lost, and closed by somebody while it is made again."""
+
+    closed = False
+    opened = 0
+
+    async def open(self, _channels: list[str]) -> None:
+        self.opened += 1
+        if self.opened == 2:
+            self.closed = True
+            raise EchoMQError("subscription: it is closed")
+
+    async def get(self) -> object:
+        raise ConnectionLost("cut")
+
+
+async def test_a_stream_that_is_closed_while_it_connects_again_ends() -> None:
+    """As at any other time: who iterates did nothing wrong."""
+    gone = _ClosedWhileItConnects()
+    stream = Stream(cast("Subscription", gone), [Keys("a")], clock=SystemClock())
+
+    assert [event async for event in stream] == []
+    assert gone.opened == 2
+
+
 async def test_several_queues_in_one_stream(url: str, raw: Redis) -> None:
     """Over one connection, each event with its queue; without `async with` it connects when it is first asked."""
     async with connect(url) as connector:
@@ -264,7 +317,7 @@ async def test_several_queues_in_one_stream(url: str, raw: Redis) -> None:
 async def test_what_is_no_event_is_passed_over(url: str, raw: Redis) -> None:
     """Whoever published it."""
     async with hearing(url) as (_, stream):
-        for noise in (b"", b"{", b"[]", b"1", b'"event"', b'{"event":1}', b'{"job":"JOB1"}'):
+        for noise in (b"", b"{", b"[]", b"1", b'"event"', b'{"event":1}', b'{"job":"JOB1"}', b"[" * 100_000):
             await raw.publish(CHANNEL, noise)
         await raw.publish(CHANNEL, event_text("one", "JOB1"))
         assert await next_of(stream) == [Event("a", "one", "JOB1", {})]

@@ -68,6 +68,18 @@ async def test_what_a_parent_reads(wire: Connector, queue: Queue) -> None:
             await read_one(QUEUE, "JOB1")
 
 
+async def test_names_that_are_no_text_hide_no_others(wire: Connector, queue: Queue) -> None:
+    """Another client may have filed anything among a parent's children."""
+    odd = {b"\xff": b"1", LEFT.encode(): b"2"}
+    await queue.put({f"job:{ROOT}:{name}": odd for name in ("processed", "failed", "unsuccessful")})
+    flows, text = Flows(wire), "\N{REPLACEMENT CHARACTER}"
+
+    assert await flows.children_values(QUEUE, ROOT) == {text: 1, LEFT: 2}
+    assert await flows.ignored_failures(QUEUE, ROOT) == {text: "1", LEFT: "2"}
+    standing = await flows.dependencies(QUEUE, ROOT)
+    assert {text, LEFT} == set(standing.processed) == set(standing.failed) == set(standing.ignored)
+
+
 @pytest.mark.parametrize("count", ["-2", "many", ""])
 async def test_a_count_that_is_none_is_over(wire: Connector, queue: Queue, count: str) -> None:
     """Whatever another client has left there."""

@@ -15,6 +15,17 @@ from echomq_worker.errors import ConnectionLost
 LARGE = pack(("SET", "key", "x" * 4_000))
 
 
+async def test_what_is_sent_on_a_connection_that_has_ended_is_lost_at_once() -> None:
+    """Nobody waits for the command timeout: it may end between its handshake and the first command."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        loop = asyncio.get_running_loop()
+        _, link = await loop.create_connection(lambda: Link("peer", 60.0), *server.getsockname())
+    await link.aclose(at_once=True)
+    end = await asyncio.wait_for(link.submit(pack(("PING",)), 1), 5)
+    assert isinstance(end, ConnectionLost)
+    assert str(end) == "peer: the connection was closed"
+
+
 async def test_what_is_sent_in_the_turn_in_which_it_breaks_is_lost_without_a_word(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -103,6 +103,29 @@ async def test_a_dangling_member_has_no_record(repeat: Repeat, queue: Queue) -> 
     assert await queue.state() == {}
 
 
+async def test_what_others_have_written_is_listed_all_the_same(repeat: Repeat, queue: Queue) -> None:
+    """A run that never comes, one that was always due, a period that is no number: none of them hides the others."""
+    await repeat.register(QUEUE, "daily", 1_000, b"t")
+    record = {"every_ms": "1000", "template": "x"}
+    await queue.put(
+        {
+            "repeat": {"never": float("inf"), "ever": float("-inf"), "odd": NOW - 1},
+            "repeat:never": record,
+            "repeat:ever": record,
+            "repeat:odd": {**record, "every_ms": "daily"},
+        }
+    )
+
+    listed = [(record.name, record.every_ms, record.next_at_ms) for record in await repeat.list(QUEUE)]
+    expected = [("ever", 1_000, -(2**53)), ("odd", 0, NOW - 1), ("daily", 1_000, NOW), ("never", 1_000, 2**53)]
+    assert listed == expected
+    assert [record.name for record in await repeat.due(QUEUE)] == ["ever", "odd", "daily"]
+    await repeat.cancel(QUEUE, "ever")
+    assert (await repeat.fire(QUEUE, ["odd", "daily"])).next_at_ms == NOW + 1_000
+    await repeat.cancel(QUEUE, "daily")
+    assert (await repeat.fire(QUEUE, ["never"])).next_at_ms == 2**53
+
+
 async def test_advance_is_now_plus_the_period(repeat: Repeat, clock: ManualClock, queue: Queue) -> None:
     """A late advance does not catch up: measured from the host's now, not from the old score."""
     await repeat.register(QUEUE, "daily", 1_000, b"t")

@@ -14,8 +14,10 @@ from redis.asyncio import Redis
 
 from echomq_worker import Flows, Jobs, Lanes, New, Node, sync
 from echomq_worker.connector import Connector, Wire
-from echomq_worker.errors import EchoMQError, KindRefused, Unreachable
+from echomq_worker.errors import ConnectionLost, EchoMQError, KindRefused, Unreachable
 from echomq_worker.identity import group_for
+from echomq_worker.keyspace import Keys
+from echomq_worker.script import evaluate_many, scripts
 from echomq_worker.tracing import traced
 from tests.support.keyspace import keyspace_of
 from tests.support.plain import job as job_id
@@ -94,6 +96,34 @@ async def test_a_server_that_has_forgotten_the_scripts_makes_no_second_span(wire
 
     assert len(kept.spans()) == 2
     assert await raw.zcard("emq:{q}:pending") == 3
+
+
+async def test_what_is_lost_behind_a_forgotten_script_may_have_been_done(wire: Connector, raw: Redis) -> None:
+    """Some of a trip were admitted, the others were to be sent again with their text, and that reached nobody: whoever
+    asks is not told that nothing was sent.
+    """
+
+    class Cut:
+        trips = 0
+
+        async def call(self, *args: Any) -> Any:
+            return await wire.call(*args)
+
+        async def pipeline(self, commands: Any) -> list[Any]:
+            self.trips += 1
+            if self.trips == 2:
+                raise Unreachable("cut")
+            return await wire.pipeline(commands)
+
+    await raw.script_flush()
+    await Jobs(wire).enqueue("q", b"x", dedup="loads admit_many")
+    await raw.script_load(scripts()["admit_traced"].source)
+    some = [("enqueue_many", (Keys("q").pending,), (Keys("q").base, job_id(1), b"x"))]
+    other = [("flow_hold", (Keys("q").job(job_id(2)), Keys("q").dependencies(job_id(2))), (job_id(2), b"x", 1))]
+    with pytest.raises(ConnectionLost):
+        await evaluate_many(traced(Cut(), **Kept().providers), [*some, *other])
+    with pytest.raises(Unreachable):
+        await evaluate_many(traced(Cut(), **Kept().providers), other)
 
 
 async def test_a_producer_that_reaches_nobody_has_a_failed_span() -> None:

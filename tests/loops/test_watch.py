@@ -123,16 +123,14 @@ async def test_one_that_does_not_end_is_told_before_it_does() -> None:
 
 
 class _Slow(APlace):
-    """A place that takes until `read` is set to say what runs."""
+    """A place that takes until `read` is set to say what runs, once it was told to be `slow`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.read = threading.Event()
-        self.read.set()
-        self.asked = threading.Event()
+        self.slow, self.asked, self.read = threading.Event(), threading.Event(), threading.Event()
 
     def __getattribute__(self, name: str) -> Any:
-        if name == "running" and threading.current_thread().name == "slow look":
+        if name == "running" and threading.current_thread() is not threading.main_thread() and self.slow.is_set():
             self.asked.set()
             self.read.wait(10)
         return super().__getattribute__(name)
@@ -145,22 +143,12 @@ async def test_one_that_ends_while_it_is_looked_at_harms_nobody() -> None:
     watched = Watched(place)
     watched.looks_for(9_750)
     watched.clock.advance(250)
-    place.read.clear()
-    raised: list[BaseException] = []
-
-    def look() -> None:
-        try:
-            watched.watch.look()
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=look, name="slow look")
-    thread.start()
-    await wait_until(place.asked.is_set, "the other thread looks")
+    place.slow.set()
+    looking = asyncio.get_running_loop().run_in_executor(None, watched.watch.look)
+    assert place.asked.wait(10), "the other thread looks"
     await wait_until(lambda: watched.lines.events, "the loop has its turn")
     place.read.set()
-    thread.join()
-    assert raised == []
+    await looking
     assert watched.lines.events == ["event loop blocked"]
 
 

@@ -53,6 +53,15 @@ async def test_a_second_pump_finds_nothing_due(own: Own, queue: Queue) -> None:
     assert await queue.state() == before
 
 
+@pytest.mark.parametrize("every_ms", ["nan", "-nan", "", "daily", "0", "-5", "0.5"])
+async def test_a_record_with_a_period_that_is_none_is_dropped(own: Own, queue: Queue, every_ms: str) -> None:
+    """Whatever another client has written there: no Pump stumbles over it again."""
+    await queue.put(repeat(every_ms=every_ms))
+
+    assert await own.repeat_fire(1_000, "daily", job(1)) == ["absent", ""]
+    assert "repeat" not in await queue.state()
+
+
 async def test_the_same_name_twice_in_one_call(own: Own, queue: Queue) -> None:
     """Once per period also there."""
     await queue.put(repeat())
