@@ -291,7 +291,7 @@ async def test_a_server_that_refuses_the_channel_does_not_end_the_worker(
 
     async with (
         raw_client(server.url) as raw,
-        at_work(worker, f"redis://mute:x@127.0.0.1:{server.port}/0", hands) as connector,
+        at_work(worker, f"redis://mute:x@127.0.0.1:{server.port}/0", hands, lease_ms=1_000) as connector,
     ):
         assert await Cancel(connector).request("a", hands.jobs[0].id, "why") == "asked"
         assert (await dead(raw, hands.jobs[0].id))["last_error"] == "cancelled: why"

@@ -47,7 +47,9 @@ def worker(url: str, folder: Path) -> Iterator[WorkerProcess]:
 
 def write(folder: Path, version: int, *, seconds: float = 0) -> None:
     """The app in another version."""
-    (folder / "reload_app.py").write_text(f"VERSION, SECONDS = {version}, {seconds}\n{APP}")
+    (folder / "next").write_text(f"VERSION, SECONDS = {version}, {seconds}\n{APP}")
+    # At once, as an editor does: whoever looks meanwhile sees one or the other.
+    (folder / "next").rename(folder / "reload_app.py")
 
 
 def seen_of(worker: WorkerProcess, event: str) -> list[Any]:
