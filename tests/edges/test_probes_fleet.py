@@ -33,7 +33,7 @@ worker = Worker()
 @worker.handler("emails", concurrency=5)
 async def email(payload: bytes) -> None:
     if payload == b"blocks":
-        time.sleep(4)
+        time.sleep(8)
     await asyncio.sleep(0.01)
 """
 
@@ -96,6 +96,8 @@ async def test_one_port_answers_for_all_also_for_one_that_was_killed(
             await wait_until(lambda: _counts(port, 301), "it goes on")
 
             worker.send(signal.SIGTERM)
+            # Which of the two is there first: the signal, or the next who asks.
+            await wait_until(lambda: why(port), "it is red")
             reasons: set[str | None] = set()
             while (reason := await why(port)) != "nobody listens":
                 reasons.add(reason)
@@ -185,8 +187,8 @@ async def sums(fleet: Fleet) -> tuple[float, float]:
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever does not answer is not waited for long."""
-    monkeypatch.setattr("echomq_worker.probes.fleet._ASK_S", 0.1)
-    monkeypatch.setattr("echomq_worker.probes.fleet.Member.ask.__defaults__", (0.1,))
+    monkeypatch.setattr("echomq_worker.probes.fleet._ASK_S", 0.5)
+    monkeypatch.setattr("echomq_worker.probes.fleet.Member.ask.__defaults__", (0.5,))
 
 
 async def test_counts_outlive_a_process_and_gauges_do_not(fast: None) -> None:

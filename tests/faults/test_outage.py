@@ -59,7 +59,7 @@ def _lane(number: int) -> str | None:
 
 
 @pytest.mark.parametrize(
-    ("how", "seconds", "lease_ms"), [("stop", 5, 2_000), ("kill", 2, 30_000), ("freeze", 5, 30_000)]
+    ("how", "seconds", "lease_ms"), [("stop", 5, 3_000), ("kill", 2, 30_000), ("freeze", 5, 30_000)]
 )
 async def test_the_worker_goes_on_by_itself_when_the_server_is_back(
     own_server: OwnServer, how: str, seconds: float, lease_ms: int
