@@ -48,6 +48,23 @@ local function is_ours(row, held)
   return row[HELD] == held and row[STATE] == 'active' and row[ATTEMPTS] == token_once(held)
 end
 
+-- The row keys of a call that is as most are: completions of jobs that are in hand by the claim that is told, once each, of
+-- no lane, and nobody waits for them. nil for every other call.
+local function read_plain(prefix)
+  local keys, n, seen, last = {}, 0, {}, #ARGV
+  if last % 4 ~= 1 then return nil end
+  for i = 2, last, 4 do
+    local id, held = ARGV[i + 1], ARGV[i + 2]
+    local key = prefix .. id
+    if ARGV[i] ~= 'c' or ARGV[i + 3] ~= '' or seen[id] then return nil end
+    local row = redis.call('HMGET', key, 'held', 'attempts', 'settled', 'group', 'dedup', 'parent')
+    if row[1] ~= held or row[2] ~= token_once(held) or row[3] or row[4] or row[5] or row[6] then return nil end
+    n = n + 1
+    keys[n], seen[id] = key, true
+  end
+  return keys
+end
+
 -- The answer, and whether it ends the claim (takes the id out of every set). A row that is gone is cleaned from active all
 -- the same. A dead row takes only complete: a late retry counts its failure, nothing else moves. A job that was cancelled
 -- is dead instead of retried or delayed.
@@ -75,6 +92,17 @@ end
 -- Why the job of a verdict is dead.
 local function reason_of(row, i)
   return row[CANCEL] and 'cancelled: ' .. row[CANCEL] or ARGV[i + 6]
+end
+
+-- Whether a row of these has logs, a lock or children that stand beside it.
+local function is_littered(keys)
+  local beside, found = {}, 0
+  for n, key in ipairs(keys) do
+    local m = 3 * n
+    beside[m - 2], beside[m - 1], beside[m] = key .. ':logs', key .. ':lock', key .. ':dependencies'
+  end
+  in_chunks(beside, function(...) found = found + redis.call('EXISTS', ...) end)
+  return found > 0
 end
 
 -- What is left of a job when it is over: a row, and where there is one its logs, lock and a flow parent's subkeys.

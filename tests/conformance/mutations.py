@@ -77,7 +77,7 @@ MUTATIONS = (
         "do return 'take', crashes end",
         "suspect_one_at_a_time",
     ),
-    Mutation("claim_many", "= id, row[PAYLOAD], token", "= id, row[PAYLOAD] or '', token", "ghost_claim"),
+    Mutation("claim_many", "= row[ATTEMPTS], row[PAYLOAD],", "= row[ATTEMPTS], row[PAYLOAD] or '',", "ghost_claim"),
     Mutation("claim_many", WEIGHT, "lane.weight = 1", "weighted_proportion"),
     Mutation("claim_many", "i, count + 1, head + 1", "i, count + 1, head", "starvation_drill"),
     Mutation("claim_many", "count_started(claim.p, started)", "local _ = 1", "limit"),

@@ -40,6 +40,30 @@ async def test_takes_the_oldest_and_leaves_a_receipt(own: Own, queue: Queue) -> 
     assert await expiring_of(queue.raw) == {queue.keys.receipt("c"): Within(LEASE_MS - 10_000, LEASE_MS)}
 
 
+FIELDS: dict[str, tuple[dict[Any, Any], tuple[str | None, int, int]]] = {
+    "payload first": ({"payload": "x", "attempts": "1", "state": "pending"}, ("x", 2, 0)),
+    "attempts first": ({"attempts": "1", "state": "pending", "payload": "x"}, ("x", 2, 0)),
+    "no payload": ({"state": "pending", "attempts": "1", "trace": "x"}, (None, 2, 0)),
+    "no attempts": ({"state": "pending", "trace": "7", "payload": "x"}, ("x", 1, 0)),
+    "more": ({"state": "pending", "attempts": "1", "payload": "x", "failures": "3"}, ("x", 2, 3)),
+    "long": ({"state": "pending", "attempts": "1", "payload": "x" * 200, "parent": job(9)}, ("x" * 200, 2, 0)),
+}
+
+
+@pytest.mark.parametrize(("fields", "told"), FIELDS.values(), ids=FIELDS)
+async def test_a_row_is_read_by_the_names_of_its_fields(
+    own: Own, queue: Queue, fields: dict[Any, Any], told: tuple[str | None, int, int]
+) -> None:
+    """In whichever order somebody wrote them, with others among them, and some missing."""
+    await queue.raw.hset(f"{queue.keys.base}job:{job(1)}", mapping=fields)
+    await queue.put({"pending": {job(1): 0}})
+
+    claim = await own.claim_many(1)
+
+    assert [(one.payload, one.token, one.failures) for one in claim.jobs] == [told]
+    assert claim.kin == ([job(1)] if "parent" in fields else [])
+
+
 async def test_an_empty_queue_gives_nothing_and_writes_nothing(own: Own, queue: Queue) -> None:
     """No job, no receipt, the number stays what was read."""
     claim = await own.claim_many(5, read=7)

@@ -13,7 +13,7 @@ import pytest
 
 from echomq_worker.errors import ServerError
 from tests.support.own import Own, complete, delay, merged, retry
-from tests.support.plain import FAR_MS, Queue, State, Within, job, row
+from tests.support.plain import FAR_MS, GROUP, Queue, State, Within, job, row
 
 ROW = f"job:{job(1)}"
 HELD = "3:ab"
@@ -43,6 +43,40 @@ async def test_complete_leaves_nothing(own: Own, queue: Queue) -> None:
     await queue.put(subkeys | {f"{ROW}:dependencies": "0"})
 
     assert await own.settle(complete(job(1), HELD)) == ["done"]
+
+    assert await queue.state() == {"metrics:completed": {"count": "1"}}
+
+
+SAYS_MORE: dict[str, tuple[State, str, State]] = {
+    "settled": ({"settled": "3:delayed"}, "stale", {}),
+    "group": ({"group": GROUP}, "done", {"gactive": {}}),
+    "dedup": ({"dedup": "k"}, "done", {"de:k": ""}),
+    "parent": ({"parent": job(2)}, "done", {f"job:{job(2)}:processed": {job(1): job(1)}}),
+}
+
+
+@pytest.mark.parametrize(("more", "answer", "follows"), SAYS_MORE.values(), ids=SAYS_MORE)
+async def test_what_the_row_says_of_a_job_counts(
+    own: Own, queue: Queue, more: State, answer: str, follows: State
+) -> None:
+    """Told as a flat job's completion, beside another: an answer, a group, a dedup key, a parent count all the same."""
+    waiting = {f"job:{job(2)}": row("awaiting_children"), f"job:{job(2)}:dependencies": "2"}
+    around: State = {"gactive": {GROUP: "1"}, "de:k": job(1), **waiting}
+    jobs = merged({ROW: row("active", 3, held=HELD, **more), "active": {job(1): FAR_MS}}, in_hand(3))
+    await queue.put(jobs | around)
+
+    assert await own.settle(complete(job(3), HELD), complete(job(1), HELD)) == ["done", answer]
+
+    after = await queue.state()
+    assert (ROW in after) == (answer == "stale")
+    assert {key: after.get(key, type(wanted)()) for key, wanted in follows.items()} == follows
+
+
+async def test_the_group_that_was_told_counts(own: Own, queue: Queue) -> None:
+    """Of a job whose row has lost its group: the slot that its claim took is given back."""
+    await queue.put(in_hand() | {"gactive": {GROUP: "1"}})
+
+    assert await own.settle(complete(job(1), HELD, GROUP)) == ["done"]
 
     assert await queue.state() == {"metrics:completed": {"count": "1"}}
 

@@ -31,13 +31,16 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim's reply: the number that the next claim carries, why it ended, jobs, and ids that were buried."""
+    """A claim's reply: the number that the next claim carries, why it ended, jobs, ids that were buried, and which jobs
+    are children of flows.
+    """
 
     number: int
     why: str
     random: str
     jobs: list[Taken]
     buried: dict[str, str]
+    kin: list[str]
 
     @property
     def ids(self) -> list[str]:
@@ -68,13 +71,13 @@ class Own(Plain):
         declared = (keys.pending, keys.active, keys.ring, keys.meta, keys.receipt(consumer))
         last = self._read.get(consumer, 0) if read is None else read
         reply = await self.run("claim_many", declared, keys.base, lease_ms, n, last, random, max_crashes, suspects)
-        number, why, whose, flat, buried, _kin = reply
+        number, why, whose, flat, buried, kin = reply
         self._read[consumer] = number
         jobs = []
         for at in range(0, len(flat), _STRIDE):
             id, payload, token, group, failures, crashes = flat[at : at + _STRIDE]
             jobs.append(Taken(id, payload, int(token), group, int(failures), crashes, f"{int(token)}:{whose}"))
-        return Claim(number, why, whose, jobs, dict(zip(buried[::2], buried[1::2], strict=True)))
+        return Claim(number, why, whose, jobs, dict(zip(buried[::2], buried[1::2], strict=True)), kin)
 
     async def settle(self, *verdicts: tuple[Any, ...]) -> list[str]:
         """An answer per verdict; see `complete`, `retry`, `delay` of this module."""
