@@ -55,6 +55,7 @@ def three() -> Iterator[ValkeyCluster]:
 @pytest.fixture
 def cluster(three: ValkeyCluster) -> Iterator[ValkeyCluster]:
     """Emptied, and afterwards without a connection that was not there before."""
+    three.settle()
     three.clear()
     with ExitStack() as stack:
         for server in three.servers:

@@ -17,7 +17,7 @@ def test_the_throughput_benchmark_reports_few_calls_per_job() -> None:
         cwd=PROJECT,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=100,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import uvicorn
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]  # it has no types
-from playwright.async_api import Browser, FloatRect, Page, ViewportSize, async_playwright
+from playwright.async_api import Browser, FloatRect, Page, ViewportSize, async_playwright, expect
 
 from echomq_worker.probes.http import bind
 from echomq_worker.web import Access, dashboard
@@ -28,7 +28,7 @@ IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 DESK = ViewportSize(width=1180, height=760)
 PHONE = ViewportSize(width=390, height=844)
 SERIOUS = {"serious", "critical"}
-_LIMIT_MS = 20_000
+_LIMIT_MS = 40_000
 _END = "Math.ceil(document.getElementById('main').lastElementChild.getBoundingClientRect().bottom)"
 
 
@@ -40,6 +40,7 @@ async def chromium() -> AsyncIterator[Browser]:
         if "EMQ_BROWSER" in os.environ:
             pytest.fail("no chromium: expected apt-get install chromium")
         pytest.skip("no chromium: apt-get install chromium")
+    expect.set_options(timeout=_LIMIT_MS)
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
             executable_path=found, args=["--no-sandbox", "--disable-dev-shm-usage", "--force-color-profile=srgb"]

@@ -17,7 +17,10 @@ from echomq_worker.keyspace import SLOTS, Keys, slot
 from tests.support.valkey import ValkeyServer, free_port
 from tests.support.waiting import wait_until_sync
 
-NODE_TIMEOUT_MS = 1_000
+# A node that is silent for so long has failed: not one that a shared machine holds up. Without replicas nobody is there
+# to take its place, and the others would only answer CLUSTERDOWN.
+NODE_TIMEOUT_MS = 2_000
+_ALONE_TIMEOUT_MS = 20_000
 _MEETING_S = 30.0
 _PAGE = 100
 
@@ -30,7 +33,8 @@ class ValkeyCluster:
 
     def __init__(self, *, primaries: int = 3, replicas: int = 3, args: Sequence[str] = ()) -> None:
         self._primaries = primaries
-        self.servers = [_server(args) for _ in range(primaries + replicas)]
+        timeout_ms = NODE_TIMEOUT_MS if replicas else _ALONE_TIMEOUT_MS
+        self.servers = [_server(timeout_ms, args) for _ in range(primaries + replicas)]
 
     def start(self) -> ValkeyCluster:
         """Start all, let them meet, and wait until every node says that the cluster is ok."""
@@ -165,11 +169,11 @@ def valkey_cluster(**options: Any) -> Iterator[ValkeyCluster]:
         cluster.close()
 
 
-def _server(args: Sequence[str]) -> ValkeyServer:
+def _server(timeout_ms: int, args: Sequence[str]) -> ValkeyServer:
     return ValkeyServer(
         args=(
             *("--cluster-enabled", "yes", "--cluster-port", str(free_port())),
-            *("--cluster-node-timeout", str(NODE_TIMEOUT_MS), "--cluster-allow-replica-migration", "no"),
+            *("--cluster-node-timeout", str(timeout_ms), "--cluster-allow-replica-migration", "no"),
             *("--repl-diskless-sync-delay", "0", "--cluster-replica-validity-factor", "0"),
             *args,
         )
