@@ -1,9 +1,8 @@
 """`ping`: is the server there, does it take our login, is it of our wire version? Cheap enough for every container.
 
 Source: issue "A worker that runs jobs", Container; user-needs 100 (under 100 ms of CPU, no import of the application).
-A plain `redis://` or `unix://` URL is asked over a bare socket: the client library and the settings model take ten
-times as long to import as this takes to run. That is also why this module, alone beside `settings`, reads the
-environment.
+The server is asked over bare sockets, see `bare`: the client library and the settings model take ten times as long to
+import as this takes to run. That is also why this module, alone beside `settings`, reads the environment.
 """
 
 from __future__ import annotations
@@ -13,16 +12,14 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from typing import IO
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from echomq_worker.errors import AuthenticationFailed, ConfigError, FenceRefused, Unavailable, Unreachable
+from echomq_worker.cli.bare import Login, Moved, ask, context_for, not_alone, probe, why
+from echomq_worker.errors import ConfigError, Unreachable
 
 DEFAULT_TIMEOUT_MS = 2_000
 DAY_MS = 86_400_000
 _DEFAULT_VERSION = "echomq:3.0.0"
-_FENCE_KEY = "{emq}:version"
-_LOGIN_REFUSALS = ("NOAUTH", "WRONGPASS", "NOPERM")
 _FLAGS = ("--url", "--timeout-ms")
 
 
@@ -33,18 +30,40 @@ def quick_ping(arguments: Sequence[str]) -> int | None:
     given = dict(zip(arguments[::2], arguments[1::2], strict=True))
     timeout = given.get("--timeout-ms", str(DEFAULT_TIMEOUT_MS))
     url = given.get("--url") or os.environ.get("ECHOMQ_URL") or ""
-    parts = _simple(url)
-    if parts is None or not (timeout.isascii() and timeout.isdigit() and 0 < int(timeout[:20]) <= DAY_MS):
+    if not (timeout.isascii() and timeout.isdigit() and 0 < int(timeout[:20]) <= DAY_MS):
         return None
     version = os.environ.get("ECHOMQ_WIRE_VERSION") or _DEFAULT_VERSION
+    parts = _simple(url)
+    if parts is None:
+        return _any(url, version, int(timeout) / 1000)
     where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
     started = time.perf_counter()
     try:
-        ask(parts, version, int(timeout) / 1000, where=where)
+        _ask(parts, version, int(timeout) / 1000, where=where)
     except OSError as error:
-        raise Unreachable(f"{where}: {error.strerror or str(error) or type(error).__name__}") from None
+        raise Unreachable(f"{where}: {why(error)}") from None
     except UnicodeError:
         raise Unreachable(f"{where}: no such host") from None
+    report(where, (time.perf_counter() - started) * 1000)
+    return 0
+
+
+def _any(url: str, version: str, timeout_s: float) -> int | None:
+    """The same for a URL of any kind, which takes longer to read; None where another has to say what is wrong."""
+    from echomq_worker.address import Address
+
+    try:
+        address = Address.parse(url)
+        context = context_for(address)
+    except (ConfigError, OSError, ValueError, KeyError):
+        return None
+    started = time.perf_counter()
+    try:
+        where = probe(address, context, version, timeout_s)
+    except OSError as error:
+        raise Unreachable(f"{address.safe}: {why(error)}") from None
+    except UnicodeError:
+        raise Unreachable(f"{address.safe}: no such host") from None
     report(where, (time.perf_counter() - started) * 1000)
     return 0
 
@@ -71,24 +90,15 @@ def _simple(url: str) -> SplitResult | None:
     return parts if readable else None
 
 
-def ask(parts: SplitResult, version: str, timeout_s: float, *, where: str) -> None:
-    """Log in, PING, and compare the fence. Raises OSError, AuthenticationFailed, Unavailable, FenceRefused."""
-    commands: list[tuple[str, ...]] = []
-    if parts.password is not None:
-        user = (unquote(parts.username),) if parts.username else ()
-        commands.append(("AUTH", *user, unquote(parts.password)))
-    # A user may be without SELECT, as long as it is database 0.
-    if parts.scheme == "redis" and int(parts.path.strip("/") or 0):
-        commands.append(("SELECT", parts.path.strip("/")))
-    commands += [("PING",), ("GET", _FENCE_KEY)]
-    with _connect(parts, timeout_s) as connection, connection.makefile("rb") as replies:
-        connection.sendall(b"".join(map(_packed, commands)))
-        for command in commands[:-1]:
-            _reply(replies, command[0], where)
-        found = _reply(replies, "GET", where)
-    # Absent is a fresh store: the first worker claims it, a probe does not.
-    if found is not None and found != version.encode("utf-8", "surrogateescape"):
-        raise FenceRefused(version, found.decode("utf-8", "backslashreplace"))
+def _ask(parts: SplitResult, version: str, timeout_s: float, *, where: str) -> None:
+    """Raises OSError, and what `bare.ask` raises."""
+    user, password = unquote(parts.username or ""), None if parts.password is None else unquote(parts.password)
+    login = Login(user, password, int(parts.path.strip("/") or 0) if parts.scheme == "redis" else 0)
+    with _connect(parts, timeout_s) as connection:
+        try:
+            ask(connection, login, version, where)
+        except Moved:
+            raise not_alone(where) from None
 
 
 def _connect(parts: SplitResult, timeout_s: float) -> socket.socket:
@@ -104,32 +114,8 @@ def _connect(parts: SplitResult, timeout_s: float) -> socket.socket:
     return socket.create_connection((parts.hostname or "", parts.port or 6379), timeout=timeout_s)
 
 
-def _packed(command: Sequence[str]) -> bytes:
-    words = [word.encode() for word in command]
-    return b"".join([b"*%d\r\n" % len(words), *(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)])
-
-
-def _reply(replies: IO[bytes], command: str, where: str) -> bytes | None:
-    line = replies.readline()
-    kind, rest = line[:1], line[1:].rstrip(b"\r\n")
-    if not line.endswith(b"\r\n") or kind not in {b"+", b"-", b"$"}:
-        raise Unreachable(f"{where}: {command}: the connection ended, or this is no Valkey")
-    if kind == b"-":
-        text = rest.decode("utf-8", "backslashreplace")
-        if text.startswith(_LOGIN_REFUSALS):
-            raise AuthenticationFailed(f"{where}: {command}: {text}")
-        if text.startswith("MOVED"):
-            raise ConfigError(f"{where}: this is a node of a cluster, expected a URL of redis+cluster:// for it")
-        raise Unavailable(f"{where}: {command}: {text}")
-    if kind == b"+":
-        return rest
-    if not rest.isdigit():
-        return None
-    return replies.read(int(rest) + 2)[:-2]
-
-
 def slow_ping(url: str | None, timeout_ms: int) -> None:
-    """The same through the connector, for URLs with TLS or options. Raises what the connector raises."""
+    """The same through the connector, which says what is wrong with a URL. Raises what the connector raises."""
     import asyncio
 
     from echomq_worker.connector import connect

@@ -15,6 +15,7 @@ import pytest
 from echomq_worker.cli import main
 from echomq_worker.connector import Connector, connect
 from echomq_worker.errors import ConfigError, Unreachable
+from tests.edges.test_cli_ping import heavy_imports
 from tests.support.sentinel import Sentinel
 from tests.support.tls import MISSING, Authority, Pair, as_arguments, as_lines, redis_server, server_tls
 from tests.support.valkey import OwnServer, ValkeyServer, free_port
@@ -182,6 +183,25 @@ def test_the_command_line_says_it_in_one_line(
         assert main(("enqueue", "q", "{}", "--url", url)) == code
         (line,) = capsys.readouterr().err.splitlines()
         assert words in line
+
+
+def test_a_probe_over_tls_is_cheap(servers: Servers, papers: Papers, capsys: pytest.CaptureFixture[str]) -> None:
+    """It shows a certificate and trusts an authority as a worker does, without a client library; what is not trusted,
+    or no file, is one line.
+    """
+    url = f"rediss://localhost:{servers.port(papers.server, clients='yes')}"
+    options = f"{papers.trust}&{papers.shows(papers.client)}&ssl_min_version=TLSv1.2"
+    assert heavy_imports("ping", "--url", f"{url}?{options}") == []
+    for given, code, words in (
+        (papers.shows(papers.client), 3, "certificate verify failed"),
+        (options.replace("ssl_certfile", "ssl_ca_path"), 2, "ssl_keyfile without ssl_certfile"),
+        ("ssl_ca_certs=/no/such/file", 2, "ssl_ca_certs: it is not there"),
+        ("ssl_ciphers=none", 2, "TLS options cannot be used"),
+    ):
+        assert main(("ping", "--url", f"{url}?{given}")) == code
+        (line,) = capsys.readouterr().err.splitlines()
+        assert words in line
+    assert main(("ping", "--url", f"{url}?ssl_cert_reqs=none&{papers.shows(papers.client)}")) == 0
 
 
 async def test_sentinels_and_servers_with_tls(papers: Papers, own_server: OwnServer) -> None:

@@ -25,6 +25,7 @@ from echomq_worker.repeat import Repeat
 from echomq_worker.tracing import instrument, traced
 from echomq_worker.verdict import Reject
 from echomq_worker.worker import Worker
+from tests.edges.test_cli_ping import costs_little, heavy_imports
 from tests.support.cluster import ValkeyCluster, valkey_cluster
 from tests.support.http import free_port, one, page, scrape
 from tests.support.running import running
@@ -144,6 +145,30 @@ def test_top_and_health(where: str, capsys: pytest.CaptureFixture[str]) -> None:
     scheme, _, hosts = where.partition("://")
     nobody = hosts.replace(hosts.partition("/")[0], "127.0.0.1:1")
     assert main(["health", "--url", f"{scheme}://{nobody}"]) == 1
+
+
+def test_a_probe_of_the_server_is_cheap(
+    topology: ValkeyCluster | Watched, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No client library and less than 100 ms of CPU; who is away is passed over, and what is wrong is one line."""
+    scheme, _, hosts = topology.url.partition("://")
+    assert heavy_imports("health", "--url", topology.url) == []
+    assert costs_little("health", "--url", topology.url, times=8)
+    assert main(["health", "--url", f"{scheme}://127.0.0.1:1,{hosts}"]) == 0
+    if isinstance(topology, ValkeyCluster):
+        one_by_one = [f"redis+cluster://127.0.0.1:{server.port}" for server in topology.servers]
+        assert [main(["health", "--url", one]) for one in one_by_one] == [0] * len(one_by_one)
+    capsys.readouterr()
+    monkeypatch.setenv("ECHOMQ_WIRE_VERSION", "echomq:9")
+    asyncio.run(_fenced(topology.url))
+    assert main(["ping", "--url", topology.url]) == 4
+    assert main(["ping", "--url", topology.url.replace("://", "://who:secret@")]) == 3
+    assert "secret" not in capsys.readouterr().err
+
+
+async def _fenced(url: str) -> None:
+    async with connect(url):
+        pass
 
 
 async def test_a_workers_port_tells_of_every_queue(where: str) -> None:
