@@ -68,7 +68,7 @@ def cpu_s_of(arguments: list[str], env: dict[str, str]) -> float:
 
 def costs_little(*line: str, times: int = 4) -> bool:
     """Whether a probe that answers takes less than 100 ms of processor time, imports and all, as a process of its own;
-    on a slow machine, less than so many times what an empty program takes. The least of three, as the machine is shared.
+    on a slow machine, less than so many times what an empty program takes. The least of three: the machine is shared.
     """
     # Measuring what is covered costs more than the probe.
     env = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
