@@ -56,7 +56,7 @@ async def test_from_arq(url: str, capsys: pytest.CaptureFixture[str]) -> None:
         for to in ("ada@example.com", "busy@example.com"):
             await Jobs(connector).enqueue("mails", {"to": to})
         await Jobs(connector).enqueue("digests", {})
-        report = await run_until_idle(moved["worker"], url=url, due_now=True)
+        report = await run_until_idle(moved["worker"], url=url, due_now=True, timeout_ms=60_000)
         registered = [(record.name, record.cron) for record in await Repeat(connector).list("digests")]
 
     assert (report.completed, report.retried, report.dead) == (3, 4, 1)
@@ -69,7 +69,7 @@ async def test_from_celery(url: str, capsys: pytest.CaptureFixture[str]) -> None
     moved = program("coming-from.md", "tasks.py")
 
     await asyncio.to_thread(moved["produce"], url, ["one", "three"])
-    report = await run_until_idle(moved["worker"], url=url, due_now=True)
+    report = await run_until_idle(moved["worker"], url=url, due_now=True, timeout_ms=60_000)
 
     assert (report.completed, report.retried, report.dead) == (8, 0, 0)
     assert sorted(capsys.readouterr().out.splitlines()) == ["total 13", "total 8"]
@@ -83,7 +83,7 @@ async def test_from_rq(url: str, capsys: pytest.CaptureFixture[str]) -> None:
         await asyncio.to_thread(moved["produce"], url)
     async with connect(url) as connector:
         await Jobs(connector).enqueue("exports", "no number")
-    report = await run_until_idle(moved["worker"], url=url, due_now=True)
+    report = await run_until_idle(moved["worker"], url=url, due_now=True, timeout_ms=60_000)
 
     assert (report.completed, report.dead) == (5, 1)
     said = capsys.readouterr().out
@@ -98,7 +98,7 @@ async def test_from_dramatiq(url: str, capsys: pytest.CaptureFixture[str]) -> No
     await asyncio.to_thread(moved["produce"], url)
     async with connect(url) as connector:
         await Jobs(connector).enqueue("mails", "nobody")
-    report = await run_until_idle(moved["worker"], url=url, due_now=True)
+    report = await run_until_idle(moved["worker"], url=url, due_now=True, timeout_ms=60_000)
 
     assert (report.completed, report.retried, report.dead) == (2, 0, 1)
     assert sorted(capsys.readouterr().out.splitlines()) == ["mails done", "mails done", "mails failed"]

@@ -134,7 +134,7 @@ async def test_cpu_work_in_processes(
     with caplog.at_level("INFO", logger="cpu_processes"):
         async with connect(url) as connector:
             await Jobs(connector).enqueue_many("primes", [b"100", b"1000"])
-        report = await run_until_idle(module.worker, url=url, timeout_ms=40_000)
+        report = await run_until_idle(module.worker, url=url, timeout_ms=100_000)
 
     assert report.completed == 2
     assert sorted(logged(caplog, "cpu_processes")) == ["168 primes below 1000", "25 primes below 100"]
@@ -155,7 +155,7 @@ async def test_tenants(url: str, caplog: pytest.LogCaptureFixture) -> None:
             await module.arrange(connector)
             for tenant, how_many in (("big", 200), ("gold", 6), ("small", 3)):
                 await module.admit(connector, tenant, how_many)
-        report = await run_until_idle(module.worker, url=url)
+        report = await run_until_idle(module.worker, url=url, timeout_ms=60_000)
 
     order = [line.split()[0] for line in logged(caplog, "tenants")]
     assert report.completed == len(order) == 209
@@ -172,7 +172,7 @@ async def test_neighbours(
     await Foreign(raw, "thumbnails").enqueue(default_mint().next(), b'{"path": "cat.jpg", "owner": "ada"}')
 
     with caplog.at_level("INFO", logger="neighbours"):
-        await run_until_idle(module.worker)
+        await run_until_idle(module.worker, timeout_ms=60_000)
 
     assert logged(caplog, "neighbours") == ["thumbnail of cat.jpg, attempt 1"]
     claimed = await Foreign(raw, "notifications").gclaim(1_000)

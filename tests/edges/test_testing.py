@@ -88,7 +88,7 @@ async def test_everything_is_run_to_its_end(url: str) -> None:
         await jobs.enqueue("a", b"first")
         await Lanes(connector).enqueue("a", Lanes.group_for("x"), b"lane")
         await Flows(connector).add(Node("b", b"parent", [Node("a", b"child")]))
-        report = await run_until_idle(worker, url=url)
+        report = await run_until_idle(worker, url=url, timeout_ms=60_000)
 
         assert sorted(seen) == ["child", "first", "lane", "parent", "second"]
         assert report.completed == 5
@@ -109,8 +109,8 @@ async def test_what_is_scheduled_comes_due_when_asked(url: str) -> None:
 
     async with connect(url) as connector:
         await Jobs(connector).enqueue_in("a", b"x", 86_400_000)
-        left_alone = await run_until_idle(worker, url=url)
-        report = await run_until_idle(worker, url=url, due_now=True)
+        left_alone = await run_until_idle(worker, url=url, timeout_ms=60_000)
+        report = await run_until_idle(worker, url=url, due_now=True, timeout_ms=60_000)
 
     assert left_alone.counts["delayed"] == 0
     assert attempts == [1, 2, 3, 4]
@@ -130,7 +130,7 @@ async def test_a_repeat_that_is_due_is_fired_once(url: str) -> None:
                 await Repeat(connector).register("a", "daily", 86_400_000, b"r")
 
         await Jobs(connector).enqueue("a", b"first")
-        await run_until_idle(worker, url=url, tick_ms=500)
+        await run_until_idle(worker, url=url, tick_ms=500, timeout_ms=60_000)
 
     assert seen == [b"first", b"r"]
 
@@ -167,7 +167,7 @@ async def test_a_paused_queue_is_idle(url: str) -> None:
     async with connect(url) as connector:
         await Jobs(connector).enqueue("a", b"")
         await connector.call("HSET", "emq:{a}:meta", "paused", 1)
-        report = await run_until_idle(worker, url=url)
+        report = await run_until_idle(worker, url=url, timeout_ms=60_000)
 
     assert report.completed == 0
 
