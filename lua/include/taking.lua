@@ -66,14 +66,13 @@ local function hand_out(claim, random, deadline)
 end
 
 -- A server searches a small hash from end to end for each of its fields, which many lanes make dear, until a name this long
--- has been in it: then it looks them up.
+-- has been in it: then it looks them up. A lane of this very name, which no client of ours makes, keeps its count.
 local MANY, LONG_NAME = 32, string.rep('-', 65)
 
 local function count_started(p, started)
-  local many = #started > 2 * MANY
-  if many then started[#started + 1], started[#started + 2] = LONG_NAME, '' end
+  local many = #started > 2 * MANY and redis.call('HSETNX', p .. 'gactive', LONG_NAME, '') == 1
   redis.call('HSET', p .. 'gactive', unpack(started))
-  if many then redis.call('HDEL', p .. 'gactive', LONG_NAME) end
+  if many and redis.call('HGET', p .. 'gactive', LONG_NAME) == '' then redis.call('HDEL', p .. 'gactive', LONG_NAME) end
 end
 
 -- What was judged leaves flat pending and the lanes; what was taken from a lane has a slot of it.

@@ -249,6 +249,20 @@ async def test_the_counters_of_many_lanes_are_looked_up(own: Own, queue: Queue, 
     assert await queue.raw.object("ENCODING", f"{queue.keys.base}gactive") == encoding
 
 
+@pytest.mark.parametrize("counted", [True, False])
+async def test_a_lane_by_the_name_that_makes_the_counters_looked_up(own: Own, queue: Queue, counted: bool) -> None:
+    """Whatever a foreign client calls a lane, it keeps its counter, among many others too."""
+    odd = "-" * 65
+    await queue.put(merged(*(lane(n, group=group(n)) for n in range(100, 150)), lane(1, group=odd)))
+    if counted:
+        await queue.raw.hset(f"{queue.keys.base}gactive", odd, 4)
+    assert len((await own.claim_many(100)).ids) == 51
+    assert (await queue.state())["gactive"] == {
+        **{group(n): "1" for n in range(100, 150)},
+        odd: "5" if counted else "1",
+    }
+
+
 async def test_one_slot_behind_three_thousand_hollow_lanes(own: Own, queue: Queue) -> None:
     """The claim goes on until it finds somebody to serve; the ring is clean then."""
     await queue.put(merged(*(lane(group=group(n)) for n in range(3_000)), lane(11, 12, group=A)))
