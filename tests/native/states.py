@@ -179,3 +179,9 @@ CALLS: dict[str, st.SearchStrategy[Verb]] = {
         _called("reprocess", ("job:%", "dead", "pending"), "%"), st.sampled_from([(), ("force",), ("no",)])
     ).map(lambda pair: pair[0].with_args(*pair[0].args, *pair[1])),
 }
+
+# Commands that are nobody's twin.
+ALONE: dict[str, st.SearchStrategy[Verb]] = {
+    "reschedule": _called("reschedule", ("job:%", "schedule"), "%", _MODES, whole),
+    "requeue": _called("requeue", ("job:%", "active", "pending"), "%", tokens),
+}

@@ -14,15 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.native.hot_states import HOT_CALLS, hot_queues
-from tests.native.states import CALLS
+from tests.native.states import ALONE, CALLS
 from tests.support.native import load_options
-from tests.support.plain import GROUP, OTHER_GROUP, State, job
+from tests.support.plain import FAR_MS, GROUP, OTHER_GROUP, State, job
 from tests.support.twin import BASE, Outcome, Twins, Verb, assert_alike, snapshot
 from tests.support.valkey import ValkeyServer
 from tests.support.waiting import wait_until_sync
 
 _DATABASE = 1
-_others = st.one_of(*HOT_CALLS.values(), *CALLS.values())
+_others = st.one_of(*HOT_CALLS.values(), *CALLS.values(), *ALONE.values())
 _calls = st.one_of(HOT_CALLS["claim_many"], HOT_CALLS["settle"], _others)
 _STRIDE = 6
 
@@ -106,6 +106,29 @@ def test_a_workers_way_reaches_a_replica(pair: Pair) -> None:
     assert work(pair.twins, 9) > 20
     assert len(pair.state(0).state) > 10
     pair.assert_same()
+
+
+def test_what_has_no_script_reaches_a_replica(pair: Pair) -> None:
+    """RESCHEDULE, and REQUEUE to flat pending and to a lane."""
+    row = {"attempts": "1", "payload": "x"}
+    pair.twins.raw(
+        {
+            f"job:{job(1)}": row | {"state": "scheduled"},
+            f"job:{job(2)}": row | {"state": "active"},
+            f"job:{job(3)}": row | {"state": "active", "group": GROUP},
+            "schedule": {job(1): FAR_MS},
+            "active": {job(2): FAR_MS, job(3): FAR_MS},
+            "gactive": {GROUP: "1"},
+        }
+    )
+    pair.assert_same()
+    before = pair.state(1).state
+    moved = Verb("reschedule", (f"job:{job(1)}", "schedule"), (job(1), "at", 7))
+    back = [Verb("requeue", (f"job:{job(n)}", "active", "pending"), (job(n), "1")) for n in (2, 3)]
+    assert [pair.twins.again(verb) for verb in (moved, *back)] == [1, 1, 1]
+    pair.assert_same()
+    after = pair.state(1).state
+    assert all(before[key] != after.get(key) for key in ("schedule", "active", "gactive"))
 
 
 def test_whatever_is_called_reaches_a_replica(pair: Pair) -> None:

@@ -116,7 +116,12 @@ class Twins:
         return self._run(self._native, state, self._words(verb, name), full=full)
 
     def _words(self, verb: Verb, name: str | None = None) -> tuple[Any, ...]:
-        return (name or TWINS[verb.name], len(verb.keys), *(BASE + key for key in verb.keys), *verb.args)
+        return (
+            name or TWINS.get(verb.name, f"EMQ.{verb.name.upper()}"),
+            len(verb.keys),
+            *(BASE + key for key in verb.keys),
+            *verb.args,
+        )
 
     def raw(self, state: State, *words: Any) -> Outcome:
         """Any command on the twin's side, PING where none is given."""
