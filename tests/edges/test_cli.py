@@ -352,7 +352,7 @@ def test_a_reader_that_leaves_is_no_trace(server: ValkeyServer, url: str) -> Non
     """`… | head -1` must not end in a trace of ours."""
     command = f"{sys.executable} -m echomq_worker queue stats {' '.join(['q'] * 3000)} --url {url} | head -1"
 
-    ended = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=90, check=False)
 
     assert ended.stdout.startswith("queue")
     assert ended.stderr == ""

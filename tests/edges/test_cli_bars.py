@@ -137,6 +137,7 @@ def test_a_pipe_gets_no_bar(cli: Cli, keyspace: Keyspace, name: str) -> None:
 def test_what_is_over_sooner_leaves_the_screen_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """And leaves no thread."""
     screen, before = on_terminal(monkeypatch), threading.active_count()
+    monkeypatch.setattr("echomq_worker.cli.bar._AFTER_S", 60)
 
     with progress_bar("drain emails") as bar:
         bar(1, 10)

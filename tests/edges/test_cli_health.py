@@ -16,9 +16,8 @@ import pytest
 
 from echomq_worker.cli import main
 from tests.edges.test_cli_ping import costs_little, heavy_imports, server_that_says
-from tests.support.http import free_port
 from tests.support.process import WorkerProcess, run_worker
-from tests.support.valkey import ValkeyServer
+from tests.support.valkey import ValkeyServer, free_port
 from tests.support.waiting import wait_until
 
 PROJECT = Path(__file__).resolve().parents[2]

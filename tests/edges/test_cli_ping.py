@@ -50,7 +50,7 @@ def heavy_imports(*line: str) -> list[str]:
     """What a probe that answers imports and should not, in a process of its own."""
     code = f"import json, sys; from echomq_worker.cli import main; print(main({list(line)!r})); "
     code += f"print(json.dumps([name for name in {HEAVY} if name in sys.modules]))"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90, check=True)
     _, exit_code, heavy = ended.stdout.splitlines()
     assert exit_code == "0", ended.stderr
     found: list[str] = json.loads(heavy)

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from tests.support.http import free_port
-from tests.support.valkey import ValkeyServer
+from tests.support.valkey import ValkeyServer, free_port
 
 
 @pytest.mark.parametrize(
@@ -30,7 +29,7 @@ def test_standard_streams_may_be_closed(url: str, server: ValkeyServer, command:
     shell = f"exec '{sys.executable}' -m echomq_worker {command}"
     environment = {**os.environ, "ECHOMQ_URL": url}
     done = subprocess.run(
-        ["/bin/sh", "-c", shell], env=environment, capture_output=True, text=True, timeout=30, check=False
+        ["/bin/sh", "-c", shell], env=environment, capture_output=True, text=True, timeout=90, check=False
     )
 
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1 if code else 0)
@@ -42,7 +41,7 @@ def test_a_dashboard_that_cannot_say_where_it_is_ends_in_one_line(url: str) -> N
     shell = f"exec '{sys.executable}' -m echomq_worker web --http 127.0.0.1:{free_port()} > /dev/full"
     environment = {**os.environ, "ECHOMQ_URL": url, "ECHOMQ_LOG_LEVEL": "error"}
     done = subprocess.run(
-        ["/bin/sh", "-c", shell], env=environment, capture_output=True, text=True, timeout=30, check=False
+        ["/bin/sh", "-c", shell], env=environment, capture_output=True, text=True, timeout=90, check=False
     )
 
     assert (done.returncode, done.stderr) == (1, "echomq-worker: standard output: No space left on device\n")

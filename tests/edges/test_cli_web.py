@@ -32,7 +32,7 @@ def test_it_serves_until_a_signal_and_does_not_wait_for_open_pages(server: Valke
     """The address on one line, the pages, a stream that is open: SIGTERM ends it with 0."""
     with WorkerProcess("web", "--http", HERE, env={"ECHOMQ_URL": url}) as web:
         where = address(web)
-        with httpx.Client(base_url=where, timeout=10) as client:
+        with httpx.Client(base_url=where, timeout=60) as client:
             assert client.get("/").status_code == 200
             assert client.get("/", headers={"Host": "evil.example"}).status_code == 421
             assert "server" not in client.get("/").headers

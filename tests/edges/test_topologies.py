@@ -27,10 +27,11 @@ from echomq_worker.verdict import Reject
 from echomq_worker.worker import Worker
 from tests.edges.test_cli_ping import costs_little, heavy_imports
 from tests.support.cluster import ValkeyCluster, valkey_cluster
-from tests.support.http import free_port, one, page, scrape
+from tests.support.http import one, page, scrape
 from tests.support.running import running
 from tests.support.sentinel import Watched, watched
 from tests.support.telemetry import Kept
+from tests.support.valkey import free_port
 from tests.support.waiting import wait_until
 from tests.support.web import Browser, browsing
 

@@ -23,10 +23,10 @@ from echomq_worker.probes.instruments import INSTRUMENTS, OTHER_LANES
 from echomq_worker.script import scripts
 from echomq_worker.verdict import Delay, Reject
 from echomq_worker.worker import Worker
-from tests.support.http import Page, free_port, one, page, scrape
+from tests.support.http import Page, one, page, scrape
 from tests.support.proxy import Proxy
 from tests.support.running import running
-from tests.support.valkey import ValkeyServer
+from tests.support.valkey import ValkeyServer, free_port
 from tests.support.waiting import never_ends, wait_until
 
 BEAT_MS = 200

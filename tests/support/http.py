@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import socket
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -30,13 +29,6 @@ class Page:
         """The body of a probe."""
         found: dict[str, Any] = json.loads(self.text)
         return found
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens on, as far as anybody can tell."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 async def page(port: int, path: str) -> Page | None:

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from tests.support.resp import frames
-from tests.support.valkey import login
+from tests.support.valkey import free_port, login
 from tests.support.waiting import passes
 
 Then = Literal["hang", "reset"]
@@ -183,9 +183,12 @@ class Proxy:
 
     async def accept(self) -> None:
         """Take connections (again, on the same port)."""
-        if self._listener is None:
-            self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
-            self._port = self._listener.sockets[0].getsockname()[1]
+        while self._listener is None:
+            # One that no outgoing connection takes while none are taken here.
+            port = self._port or free_port()
+            with contextlib.suppress(OSError) if not self._port else contextlib.nullcontext():
+                self._listener = await asyncio.start_server(self._serve, "127.0.0.1", port)
+                self._port = port
 
     async def refuse(self) -> None:
         """Refuse new connections (ECONNREFUSED); open ones stay."""

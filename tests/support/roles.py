@@ -67,7 +67,7 @@ class RoleServer(ValkeyServer):
                 port=self.port,
                 username=_ADMIN,
                 password=_ADMIN_PASSWORD,
-                socket_timeout=10,
+                socket_timeout=30,
                 retry=Retry(NoBackoff(), 0),
                 client_name="tests-admin",
             )

@@ -252,5 +252,5 @@ def raw_client(url: str) -> redis.asyncio.Redis:
     """A plain client for asserting on keys: bytes in, bytes out, nothing is sent twice. The caller closes it."""
     retry = Retry(NoBackoff(), 0)
     return redis.asyncio.Redis.from_url(
-        url, decode_responses=False, socket_timeout=10, retry=retry, client_name="tests-raw", **_NAMELESS
+        url, decode_responses=False, socket_timeout=30, retry=retry, client_name="tests-raw", **_NAMELESS
     )

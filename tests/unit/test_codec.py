@@ -375,6 +375,6 @@ def test_bytes_and_json_need_no_pydantic() -> None:
         "print('pydantic' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=90, check=False
     )
     assert (done.stdout, done.stderr) == ("False\n", "")
