@@ -123,7 +123,7 @@ class Nodes:
         # Who has told of a change: it knows more than the others.
         self._ask_first: list[Host] = []
         self._asking: asyncio.Task[EchoMQError | None] | None = None
-        self._retiring: set[asyncio.Task[None]] = set()
+        self._retiring: dict[asyncio.Task[None], Node] = {}
         self._retired_generations = 0
         self.closed = False
 
@@ -291,19 +291,11 @@ class Nodes:
         self._doubted.clear()
         self._ask_first.clear()
         for address in set(self._nodes) - set(told.primaries):
-            task = asyncio.create_task(self._retire(self._nodes.pop(address)), name=f"connector:{self._terms.name}:end")
-            self._retiring.add(task)
-            task.add_done_callback(self._retiring.discard)
-
-    async def _retire(self, node: Node) -> None:
-        """Close the connection to a node without slots, when what was sent to it is answered."""
-        self._retired_generations += node.generation
-        try:
-            # Replies come in order: when this one is there, all are.
-            while node.pending and (answer := node.post([("PING",)])) is not None:
-                await asyncio.wait({answer})
-        finally:
-            await node.aclose()
+            node = self._nodes.pop(address)
+            self._retired_generations += node.generation
+            task = asyncio.create_task(_retire(node), name=f"connector:{self._terms.name}:end")
+            self._retiring[task] = node
+            task.add_done_callback(self._retiring.pop)
 
     async def pass_fence(self) -> None:
         """Ask the owner of the fence's slot for it. Raises FenceRefused, and what connecting raises.
@@ -345,10 +337,18 @@ class Nodes:
         """Close every connection; may be called again."""
         self.closed = True
         tasks = {*self._retiring, *([self._asking] if self._asking is not None else [])}
+        nodes, self._nodes = [*self._nodes.values(), *self._retiring.values()], {}
         for task in tasks:
             task.cancel()
-        nodes, self._nodes = list(self._nodes.values()), {}
         await asyncio.gather(*(node.aclose() for node in nodes), *map(_end, tasks))
+
+
+async def _retire(node: Node) -> None:
+    """Close the connection to a node without slots, when what was sent to it is answered."""
+    # Replies come in order: when this one is there, all are.
+    while node.pending and (answer := node.post([("PING",)])) is not None:
+        await asyncio.wait({answer})
+    await node.aclose()
 
 
 async def _end(task: asyncio.Task[Any]) -> None:

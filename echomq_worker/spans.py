@@ -146,7 +146,7 @@ class Spans:
     async def _ask(self, ids: Sequence[str]) -> list[Any]:
         try:
             with anyio.move_on_after(_PATIENCE_S):
-                return await self._wire.pipeline([("HGET", self._keys.job(id), "trace") for id in ids])
+                return await self._wire.pipeline([("HGET", self._keys.found(id), "trace") for id in ids])
         except EchoMQError:
             pass
         return [None] * len(ids)
