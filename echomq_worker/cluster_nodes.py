@@ -18,6 +18,7 @@ from echomq_worker.cluster_map import Redirect, SlotMap, redirect
 from echomq_worker.connection import Hearer, Link, pack
 from echomq_worker.endpoint import Endpoint
 from echomq_worker.errors import (
+    LOGIN_REFUSALS,
     AuthenticationFailed,
     ConfigError,
     EchoMQError,
@@ -38,7 +39,6 @@ _TURNS = 4
 # How long one of several nodes may take to tell the map, at least.
 _PATIENCE_MS = 250
 _MAP = ("CLUSTER", "SLOTS")
-_REFUSED_LOGIN = frozenset({"NOAUTH", "NOPERM", "WRONGPASS"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,7 @@ class Nodes:
         except TimeoutError:
             raise Unreachable(f"{terms.endpoint.at(*address).safe}: no map of slots within {limit_ms} ms") from None
         if isinstance(reply, ServerError):
-            if reply.code in _REFUSED_LOGIN:
+            if reply.code in LOGIN_REFUSALS:
                 raise AuthenticationFailed(f"{terms.endpoint.at(*address).safe}: CLUSTER SLOTS is not allowed: {reply}")
             raise ConfigError(f"{terms.endpoint.at(*address).safe}: this is not a node of a cluster: {reply}")
         if isinstance(reply, EchoMQError):

@@ -25,6 +25,7 @@ from redis.exceptions import RedisError
 
 from echomq_worker.address import Address, Kind
 from echomq_worker.errors import ConfigError, Unreachable
+from echomq_worker.hostport import show_hostport
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
@@ -113,7 +114,7 @@ class Endpoint:
         """Read a URL; raises ConfigError, one line that never holds the password."""
         address = Address.parse(url)
         dialer = _dialer(address)
-        peer = address.path if address.kind is Kind.UNIX else _peer(*address.hosts[0])
+        peer = address.path if address.kind is Kind.UNIX else show_hostport(*address.hosts[0])
         made = cls(
             address=address,
             safe=address.safe,
@@ -136,7 +137,7 @@ class Endpoint:
         """A server that this one has named: another address, the same credentials, the same TLS context."""
         dialer = copy.copy(self.dialer)
         dialer.host, dialer.port = host, port
-        peer = _peer(host, port)
+        peer = show_hostport(host, port)
         return replace(self, safe=f"{self.safe}: {peer}", peer=peer, dialer=dialer)
 
     async def dial(self, factory: ProtocolFactory) -> None:
@@ -190,10 +191,6 @@ def _opened_unix(path: str, timeout_s: float) -> socket.socket:
         opened.close()
         raise
     return opened
-
-
-def _peer(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def told(error: BaseException) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+# The first words of the server's replies to who has not logged in, or has no right to a command.
+LOGIN_REFUSALS = frozenset({"NOAUTH", "NOPERM", "WRONGPASS"})
 _SHOWN_CHARACTERS = 60
 _SHOWN_BITS = 128
 _BASE: Any = BaseException
@@ -184,7 +186,7 @@ def is_of_the_server(error: BaseException | None) -> bool:
     kind = type(error)
     if issubclass(kind, ServerError):
         said = _BASE.args.__get__(error)
-        return bool(said) and type(said[0]) is str and _first_word(said[0]) in _RIGHTS
+        return bool(said) and type(said[0]) is str and _first_word(said[0]) in LOGIN_REFUSALS
     return issubclass(kind, (WireError, AuthenticationFailed, FenceRefused))
 
 
@@ -192,7 +194,6 @@ _REFUSALS: dict[str, type[Refused]] = {
     refused.code: refused for refused in (KindRefused, Stale, StateRefused, Locked, RateLimited)
 }
 _GONE = "EMQSTALE job gone"
-_RIGHTS = frozenset({"NOAUTH", "NOPERM", "WRONGPASS"})
 
 
 def refusal(text: str) -> Refused | None:

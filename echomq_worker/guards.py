@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from echomq_worker.errors import InvalidArgument
+from echomq_worker.errors import InvalidArgument, shown
 
 # Of one log line, or of a job's progress.
 TEXT_BYTES = 1024 * 1024
@@ -24,11 +24,6 @@ def integer(name: str, value: object, *, at_least: int | None = None, at_most: i
     if at_most is not None and value > at_most:
         raise InvalidArgument(f"{name} {shown(value)}: expected {at_most} or less")
     return value
-
-
-def shown(value: int) -> str:
-    """An integer as an error text shows it, however many digits it has."""
-    return str(value) if value.bit_length() <= 128 else f"of {value.bit_length()} bits"
 
 
 def token_text(token: int | str) -> str:

@@ -13,6 +13,7 @@ from echomq_worker.address import Kind
 from echomq_worker.connection import Answer, Hearer, Link, pack
 from echomq_worker.endpoint import Endpoint
 from echomq_worker.errors import (
+    LOGIN_REFUSALS,
     AuthenticationFailed,
     ConfigError,
     EchoMQError,
@@ -25,7 +26,6 @@ from echomq_worker.errors import (
 from echomq_worker.keyspace import FENCE_KEY
 from echomq_worker.sentinel import Ask, Named, find_primary
 
-_CREDENTIALS: Final = frozenset({"NOAUTH", "NOPERM", "WRONGPASS"})
 # Who may read the fence and not write it, on a server that has none.
 _NO_FENCE: Final = "; there is none yet: connect once as an operator"
 
@@ -190,7 +190,7 @@ def _refuse_handshake(command: str, reply: EchoMQError, endpoint: Endpoint) -> N
         code = reply.code if isinstance(reply, ServerError) else ""
         hint = " (is a password set on the server for this user?)" if code == "ERR" else ""
         raise AuthenticationFailed(f"{endpoint.safe}: the server refused the credentials: {code}{hint}") from None
-    if command == "SELECT" and isinstance(reply, ServerError) and reply.code not in _CREDENTIALS:
+    if command == "SELECT" and isinstance(reply, ServerError) and reply.code not in LOGIN_REFUSALS:
         raise ConfigError(f"{endpoint.safe}: database {endpoint.db} cannot be selected: {reply}") from None
 
 
@@ -203,7 +203,7 @@ def fence_value(reply: object, safe: str, wire_version: str, *, also: str = "") 
     if isinstance(reply, Unavailable):
         raise reply
     if isinstance(reply, ServerError):
-        if reply.code in _CREDENTIALS:
+        if reply.code in LOGIN_REFUSALS:
             raise AuthenticationFailed(f"{safe}: {FENCE_KEY} cannot be read or claimed: {reply}{also}")
         if reply.code == "WRONGTYPE":
             raise FenceRefused(wire_version, "a key that is not a string")

@@ -126,7 +126,7 @@ class Hooks:
         """Wait until all calls have ended, `limit_ms` at most; those that have not are logged, and lost."""
         with anyio.move_on_after(limit_ms / 1000):
             while self._working and not self._hurried:
-                await self._ended.until(anyio.sleep_forever)
+                await self._ended.wait()
         if self._working:
             self.lost += self._working + len(self._calls)
             self._log.warning("hooks cut short", running=self._working, waiting=len(self._calls))

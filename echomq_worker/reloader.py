@@ -19,6 +19,7 @@ from echomq_worker.errors import ConfigError
 from echomq_worker.logs import get_logger
 from echomq_worker.signals import heard
 from echomq_worker.supervisor import Plan, exit_code
+from echomq_worker.verdict import clean
 
 # Changes that come together are one: a branch that is switched is many.
 _TOGETHER_MS = 400
@@ -62,9 +63,9 @@ class Reloader:
             try:
                 return await self._keep()
             finally:
+                self._send(signal.SIGKILL)
                 self._stop_watching.set()
                 await watching
-                self._send(signal.SIGKILL)
 
     def ask_to_stop(self) -> None:
         """Pass SIGTERM on; what a signal does here. The second time the worker stops at once."""
@@ -109,12 +110,19 @@ class Reloader:
             debounce=_TOGETHER_MS,
             step=_STEP_MS,
             stop_event=self._stop_watching,
-            raise_interrupt=False,
         )
-        async for found in changes:
-            self._tell({path for _, path in found})
-            self._changed = True
-            self._end()
+        try:
+            async for found in changes:
+                self._tell({path for _, path in found})
+                self._changed = True
+                self._end()
+        except (OSError, RuntimeError, ExceptionGroup) as error:
+            # Often the system's limit of watches.
+            why = clean(error.exceptions[0] if isinstance(error, ExceptionGroup) else error)
+            raise ConfigError(f"--reload: {self._folder} cannot be watched: {why}") from error
+        finally:
+            # A worker that goes on with old code, because nobody watches, would surprise more than an end.
+            self.ask_to_stop()
 
     def _tell(self, paths: AbstractSet[str]) -> None:
         names = sorted(os.path.relpath(path, self._folder) for path in paths)

@@ -94,26 +94,30 @@ class Run:
     def stop(self) -> None:
         """First call: drain, then hand over. Second call: the grace is over now, that of the lifespan's end too."""
         again, self._told = self._told, True
-        if again and self._ending is not None:
-            self._ending.cancel()
         self._stop()
+        if again:
+            self._hurry()
 
     def signalled(self, number: signal.Signals) -> None:
         """A signal came, and `hold` was called."""
-        again = self._stopped.is_set()
+        again = self._told
         # First of all: no trouble of a log keeps a worker that is asked to stop.
         self.stop()
         self._log.info("signal", name=number.name, again=again)
 
     def _stop(self) -> None:
-        if self._stopped.is_set() and self._hand_over is not None:
-            self._hand_over.hurry()
-            if self._hooks is not None:
-                self._hooks.hurry()
         self.hold()
         self._stopped.set()
         if self._starting is not None:
             self._starting.cancel()
+
+    def _hurry(self) -> None:
+        if self._hand_over is not None:
+            self._hand_over.hurry()
+        if self._hooks is not None:
+            self._hooks.hurry()
+        if self._ending is not None:
+            self._ending.cancel()
 
     def hold(self) -> None:
         """No job begins any more; the grace does. A signal's handler does it before the loop, which may be blocked."""

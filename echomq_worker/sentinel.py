@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from echomq_worker.connection import Answer, Link, pack
 from echomq_worker.endpoint import Endpoint
-from echomq_worker.errors import AuthenticationFailed, EchoMQError, ServerError, Unreachable, WireError
+from echomq_worker.errors import LOGIN_REFUSALS, AuthenticationFailed, EchoMQError, ServerError, Unreachable, WireError
 
 Ask: TypeAlias = Callable[[Endpoint, str, float], Awaitable[tuple[str, int]]]
 """Asks one sentinel, within so many seconds, where the primary of a service is."""
@@ -90,7 +90,7 @@ def answered(replies: Answer, sentinel: Endpoint, service: str) -> tuple[str, in
     if isinstance(replies, WireError):
         raise Unreachable(f"{sentinel.safe}: {str(replies).removeprefix(f'{sentinel.peer}: ')}")
     for reply in replies:
-        if isinstance(reply, ServerError) and reply.code in {"NOAUTH", "WRONGPASS", "NOPERM"}:
+        if isinstance(reply, ServerError) and reply.code in LOGIN_REFUSALS:
             raise AuthenticationFailed(f"{sentinel.safe}: the sentinel refuses the login: {reply.code}")
     named = replies[-1]
     if len(replies) > 1 and isinstance(replies[0], EchoMQError):

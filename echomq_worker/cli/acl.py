@@ -26,7 +26,10 @@ def acl(
     also: Annotated[
         list[str] | None,
         typer.Option(
-            "--also", metavar="WHAT", help="database, cluster, sentinel, eviction; repeat for more.", show_default=False
+            "--also",
+            metavar="WHAT",
+            help="cluster, dashboard, database, eviction, metrics, native, sentinel; repeat for more.",
+            show_default=False,
         ),
     ] = None,
     password_stdin: Annotated[

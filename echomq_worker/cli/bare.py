@@ -13,7 +13,15 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from echomq_worker.errors import AuthenticationFailed, ConfigError, EchoMQError, FenceRefused, Unavailable, Unreachable
+from echomq_worker.errors import (
+    LOGIN_REFUSALS,
+    AuthenticationFailed,
+    ConfigError,
+    EchoMQError,
+    FenceRefused,
+    Unavailable,
+    Unreachable,
+)
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -21,7 +29,6 @@ if TYPE_CHECKING:
     from echomq_worker.address import Address, Host
 
 FENCE_KEY = "{emq}:version"
-_LOGIN_REFUSALS = ("NOAUTH", "WRONGPASS", "NOPERM")
 _IN_OPENSSL = re.compile(r" \(_ssl\.c:\d+\)")
 # What one sentinel, or node of a cluster, gets to answer before the next is asked.
 _PATIENCE_S = 1.0
@@ -272,5 +279,5 @@ def _refuse(text: str, command: str, where: str) -> None:
         if not port.isdigit():
             raise Unreachable(f"{where}: {command}: {_NO_VALKEY}")
         raise Moved(host.strip("[]"), int(port))
-    kind: type[EchoMQError] = AuthenticationFailed if text.startswith(_LOGIN_REFUSALS) else Unavailable
+    kind: type[EchoMQError] = AuthenticationFailed if text.partition(" ")[0] in LOGIN_REFUSALS else Unavailable
     raise kind(f"{where}: {command}: {text}")

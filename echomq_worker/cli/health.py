@@ -12,7 +12,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from echomq_worker.cli.ping import DAY_MS, DEFAULT_TIMEOUT_MS
+from echomq_worker.cli.ping import DAY_MS, DEFAULT_TIMEOUT_MS, is_number
 from echomq_worker.errors import ConfigError, EchoMQError, Unreachable
 from echomq_worker.hostport import asked_at, parse_hostport, show_hostport
 
@@ -27,7 +27,7 @@ def quick_health(arguments: Sequence[str]) -> int | None:
         return None
     given = dict(zip(values[::2], values[1::2], strict=True))
     timeout = given.get("--timeout-ms", str(DEFAULT_TIMEOUT_MS))
-    if not (timeout.isascii() and timeout.isdigit() and 0 < int(timeout[:20]) <= DAY_MS):
+    if not (is_number(timeout) and 0 < int(timeout) <= DAY_MS):
         return None
     return check(given.get("--http"), given.get("--url"), int(timeout), live=live)
 

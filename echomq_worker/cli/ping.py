@@ -20,6 +20,7 @@ from echomq_worker.errors import ConfigError, Unreachable
 DEFAULT_TIMEOUT_MS = 2_000
 DAY_MS = 86_400_000
 _DEFAULT_VERSION = "echomq:3.0.0"
+_MOST_DIGITS = 20
 _FLAGS = ("--url", "--timeout-ms")
 
 
@@ -30,7 +31,7 @@ def quick_ping(arguments: Sequence[str]) -> int | None:
     given = dict(zip(arguments[::2], arguments[1::2], strict=True))
     timeout = given.get("--timeout-ms", str(DEFAULT_TIMEOUT_MS))
     url = given.get("--url") or os.environ.get("ECHOMQ_URL") or ""
-    if not (timeout.isascii() and timeout.isdigit() and 0 < int(timeout[:20]) <= DAY_MS):
+    if not (is_number(timeout) and 0 < int(timeout) <= DAY_MS):
         return None
     version = os.environ.get("ECHOMQ_WIRE_VERSION") or _DEFAULT_VERSION
     parts = _simple(url)
@@ -86,8 +87,13 @@ def _simple(url: str) -> SplitResult | None:
     if parts.scheme == "unix":
         return parts if parts.path.strip("/") and not parts.netloc else None
     database = parts.path.strip("/")
-    readable = parts.scheme == "redis" and parts.hostname and port != 0 and (not database or database.isdigit())
+    readable = parts.scheme == "redis" and parts.hostname and port != 0 and (not database or is_number(database))
     return parts if readable else None
+
+
+def is_number(text: str) -> bool:
+    """Whether `int` reads it: digits of other scripts, and thousands of digits, raise there."""
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
 def _ask(parts: SplitResult, version: str, timeout_s: float, *, where: str) -> None:

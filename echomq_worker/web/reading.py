@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from echomq_worker.codec import count_of
 from echomq_worker.connector import Wire
 from echomq_worker.identity import EPOCH_MS, JOB, encode, is_branded, minted_at_ms
 from echomq_worker.jobs import Jobs
@@ -201,7 +202,7 @@ class Reader:
             log=log,
             log_total=log_total,
             more={name: _short(value) for name, value in zip(_ALSO, also, strict=True) if value},
-            children_out=None if children is None or not children.isdigit() else int(children),
+            children_out=None if children is None else count_of(children),
             now_ms=int(seconds) * 1000 + int(micros) // 1000,
         )
 

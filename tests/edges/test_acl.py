@@ -144,6 +144,13 @@ def test_an_empty_password_is_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch)
     )
 
 
+def test_the_help_names_all_that_may_be_permitted_besides(cli: Cli) -> None:
+    """A word that only the code knows is found by nobody."""
+    _, out, _ = cli("acl", "--help")
+
+    assert [word for word in acl.extras() if word not in out] == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -217,6 +217,8 @@ def test_a_server_that_says_nothing_is_3_in_time(capsys: pytest.CaptureFixture[s
         (["--url", "http://h"], 2),
         (["--url", "redis://"], 2),
         (["--url", "redis://h:99999"], 2),
+        (["--url", "redis://127.0.0.1:1/²"], 2),
+        (["--url", f"redis://127.0.0.1:1/{'9' * 5_000}"], 2),
         (["--url", "redis://127.0.0.1:1", "--timeout-ms", "0"], 2),
         (["--url", "redis://127.0.0.1:1", "--timeout-ms", "x"], 2),
         (["--url", "redis://127.0.0.1:1", "--timeout-ms", "9" * 30], 2),

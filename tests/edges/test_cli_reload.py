@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from echomq_worker.errors import ConfigError
+from echomq_worker.reloader import Reloader, watchfiles
+from echomq_worker.supervisor import Plan
 from tests.edges.test_cli_run import enqueue
 from tests.support.cli import Cli, cli
 from tests.support.process import WorkerProcess
-from tests.support.waiting import wait_until_sync
+from tests.support.waiting import PATIENCE_S, wait_until_sync
 
 __all__ = ["cli"]
 
@@ -115,6 +120,19 @@ def test_what_it_does_not_go_with_is_refused(cli: Cli, more: tuple[str, ...]) ->
 
     assert (code, out) == (2, "")
     assert err == f"echomq-worker: --reload and {more[0]}: expected one of them\n"
+
+
+def test_a_folder_that_cannot_be_watched_ends_it(tmp_path: Path) -> None:
+    """One that has gone, or a system without watches to give: a worker that goes on with old code helps nobody."""
+    plan = Plan(command=(sys.executable, "-c", "input()"), environments=[{}], grace_ms=60_000)
+    watchfiles()
+
+    async def run() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await Reloader(plan, tmp_path / "gone").run()
+
+    with pytest.raises(ConfigError, match=r"--reload: .*/gone cannot be watched: "):
+        asyncio.run(run())
 
 
 def test_without_the_extra_it_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

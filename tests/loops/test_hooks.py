@@ -244,6 +244,32 @@ async def test_a_hook_that_hangs_does_not_hold_up_the_end(url: str, grace_ms: in
     assert (report.completed, report.counts["hooks_lost"]) == (1, 1)
 
 
+async def test_a_first_stop_cuts_no_hook_of_a_burst_short(url: str) -> None:
+    """A burst that has ended by itself was asked to stop by nobody: the first stop is no second one."""
+    worker, begun, gate = Worker(), asyncio.Event(), asyncio.Event()
+
+    @worker.handler("a")
+    async def handle() -> None:
+        pass
+
+    @worker.on_complete
+    async def slow() -> None:
+        begun.set()
+        await gate.wait()
+
+    async with connect(url) as connector:
+        await Jobs(connector).enqueue("a", b"")
+    task = asyncio.create_task(worker.run(quick(url, grace_ms=60_000), signals=False, burst=True))
+    await begun.wait()
+    await wait_until(lambda: worker.readiness().draining, "the burst is over")
+    worker.stop()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    gate.set()
+
+    assert (await task).counts["hooks_lost"] == 0
+
+
 # --------------------------------------------------------------------------------------------- by themselves
 
 
