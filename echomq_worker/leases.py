@@ -152,8 +152,15 @@ class Leases:
         mine = (lease for lease in _copy(self._kept) if lease.keys.queue == queue)
         return any(now - lease.extended_ms > lease.lease_ms * _LATE for lease in mine)
 
-    async def beat(self, wire: Wire, *, queue: str | None = None, tell: Callable[..., object] | None = None) -> int:
-        """Extend every lease of which a third is over (of `queue`, or of all); answers how many jobs.
+    async def beat(
+        self,
+        wire: Wire,
+        *,
+        queue: str | None = None,
+        tell: Callable[..., object] | None = None,
+        over: float = _EXTEND_AFTER,
+    ) -> int:
+        """Extend every lease of which a third (`over`) has passed, of `queue` or of all; answers how many jobs.
 
         `tell(on_lost, job, reason)` for each job that could not be, `tell(on_asked, job, why)` for each that is asked
         to end; without it they are called here. Raises WireError or ServerError, after what was answered is told: what
@@ -163,7 +170,7 @@ class Leases:
         due = [
             lease
             for lease in _copy(self._kept)
-            if now - lease.extended_ms >= lease.lease_ms * _EXTEND_AFTER and queue in {None, lease.keys.queue}
+            if now - lease.extended_ms >= lease.lease_ms * over and queue in {None, lease.keys.queue}
         ]
         chunks = list(_chunks(due))
         if not chunks:

@@ -1,17 +1,18 @@
 """Listener: requests to cancel, heard at once, over one connection for all queues of the process.
 
 Source: issue "Every control" ("it arrives at once where it is heard and at the next lease extension where it was
-missed"). What is published while the connection is gone is not heard here; the keeper brings it.
+missed"). What was published before the connection was made is not heard here: then every job in hand is asked about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 from echomq_worker.cancel import read_request
 from echomq_worker.clock import Clock
 from echomq_worker.degraded import Degraded
-from echomq_worker.errors import AuthenticationFailed, ServerError, WireError
+from echomq_worker.errors import AuthenticationFailed, EchoMQError, ServerError, WireError
 from echomq_worker.keyspace import Keys
 from echomq_worker.logs import Logger
 from echomq_worker.nap import Nap
@@ -19,9 +20,11 @@ from echomq_worker.subscription import Subscription
 
 
 class Listener:
-    """`run` hears the cancel channels of `queues` and calls `deliver(queue, id, reason)` for each request."""
+    """`run` hears the cancel channels of `queues` and calls `deliver(queue, id, reason)` for each request. `look()`
+    tells of those that were made before, once for each connection.
+    """
 
-    __slots__ = ("_clock", "_degraded", "_deliver", "_log", "_nap", "_queues", "_subscription")
+    __slots__ = ("_clock", "_degraded", "_deliver", "_log", "_look", "_nap", "_queues", "_subscription")
 
     def __init__(
         self,
@@ -31,6 +34,7 @@ class Listener:
         clock: Clock,
         degraded: Degraded,
         deliver: Callable[[str, str, str], object],
+        look: Callable[[], Awaitable[object]],
         log: Logger,
     ) -> None:
         self._subscription = subscription
@@ -38,6 +42,7 @@ class Listener:
         self._clock = clock
         self._degraded = degraded
         self._deliver = deliver
+        self._look = look
         self._log = log
         self._nap = Nap()
 
@@ -65,6 +70,9 @@ class Listener:
         """Connect, and deliver what is heard until the connection is lost. Raises WireError, ServerError."""
         await self._subscription.open(list(self._queues))
         self._degraded.good()
+        with suppress(EchoMQError):
+            # Where it cannot be asked the keeper brings them.
+            await self._look()
         while True:
             channel, data = await self._subscription.get()
             request = read_request(data)

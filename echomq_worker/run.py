@@ -299,6 +299,8 @@ class Run:
             clock=self._clock,
             degraded=Degraded("listener", outage=outage, beat_ms=self._settings.beat_ms),
             deliver=leases.ask,
+            # To extend them all tells of each that is asked to end.
+            look=partial(leases.beat, self.connector, over=0.0),
             log=self._log,
         )
 
