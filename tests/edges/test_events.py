@@ -48,7 +48,7 @@ async def hearing(url: str, *queues: str, **options: Any) -> AsyncIterator[tuple
 
 async def next_of(stream: Stream, count: int = 1) -> list[Event]:
     """The next events."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return [await anext(stream) for _ in range(count)]
 
 

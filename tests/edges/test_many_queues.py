@@ -117,7 +117,7 @@ async def test_each_queue_is_woken_by_its_own_token(url: str, raw: Redis) -> Non
     async with connect(url) as connector, running(_worker(QUEUES, began), url, beat_ms=60_000, lease_ms=120_000):
         await wait_until(lambda: _standing(raw), "it is parked")
         jobs = Jobs(connector)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(40):
             for number in range(0, QUEUES, 5):
                 await jobs.enqueue(f"q{number}", b"x")
                 assert await began.get() == f"q{number}"

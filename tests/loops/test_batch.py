@@ -240,7 +240,7 @@ class Held:
         await wait_until(lambda: jobs[0].runner is not None, "it runs")
         yield task
         self.gate.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await task
 
 

@@ -103,7 +103,7 @@ async def test_who_stops_gives_back_what_waits(url: str, raw: Redis) -> None:
         made.station.stop()
         gate.gate.set()
         await wait_until(lambda: made.counts.get("done") == 1, "it ends before the hand-over begins")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await HandOver(made.connector, [made.station], clock=made.clock).run(60_000)
         assert made.shared.leases.held == 0
     assert gate.began == ids[:1]

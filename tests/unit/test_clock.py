@@ -41,7 +41,7 @@ async def test_a_sleep_takes_at_least_its_milliseconds() -> None:
     started = clock.monotonic_ms()
     await clock.sleep_ms(5)
     taken_ms = clock.monotonic_ms() - started
-    assert 4 <= taken_ms < 2000
+    assert 4 <= taken_ms < 4000
 
 
 @pytest.mark.parametrize("ms", [0, -1, -1e9])
