@@ -55,7 +55,7 @@ async def outcomes(server: ValkeyServer, wire: str) -> dict[str, Outcome]:
     return found
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_every_scenario_by_commands_and_on_auto(own_server: OwnServer) -> None:
     """On auto each is ok; by commands alone those are ok whose verbs all have one, and every other names the verb that
     has none, or lanes. No script is run then.

@@ -20,7 +20,7 @@ from tests.support.roles import RECORD
 from tests.support.valkey import ROLE
 
 _PROJECT = Path(__file__).resolve().parents[2]
-_LIMIT_S = 150
+_LIMIT_S = 300
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class Slot:
         return send(*words)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_what_a_half_moved_slot_stops_has_written_nothing(cluster: ValkeyCluster) -> None:
     """Every case with one of its keys gone ahead, three in turn, and with none: what is left is untouched. Report 102
     (dramatiq#754).

@@ -39,7 +39,7 @@ async def test_a_thousand_jobs_of_a_foreign_client_on_each_of_two_queues(url: st
             async def completed(queue: str = queue) -> bool:
                 return await raw.hget(f"emq:{{{queue}}}:metrics:completed", "count") == str(JOBS).encode()
 
-            await wait_until(completed, f"all jobs of {queue} are counted as completed", 40)
+            await wait_until(completed, f"all jobs of {queue} are counted as completed", 150)
         left = await keyspace_of(raw)
         starts, ends = Counter(workers.notes("start")), workers.ended()
 

@@ -149,7 +149,7 @@ def follow(line: str, folder: Path, url: str, cli: Cli) -> str:
     return said
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_the_tutorial_can_be_followed(tmp_path: Path, url: str, server: ValkeyServer, cli: Cli) -> None:
     """Its files and its commands, in its order, up to the dashboard: what it says of the log and the lists is so."""
     page = blocks("tutorial.md")

@@ -18,7 +18,7 @@ from tests.support.running import running
 from tests.support.waiting import wait_until
 from tests.support.web import TOKEN
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 
 ID = job(1)
 LABEL = "redis://queues.example.com:6379/0"

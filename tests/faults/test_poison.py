@@ -27,7 +27,7 @@ async def test_one_poison_among_200_innocent_jobs(url: str, raw: Redis) -> None:
             innocents += [one.id for one in await jobs.enqueue_many("jobs", [{"sleep_ms": 150}] * 100)]
             keeper = asyncio.create_task(_restart_as_they_die(workers))
             try:
-                await wait_until(lambda: set(innocents) <= workers.ended(), "the 200 have ended", 50)
+                await wait_until(lambda: set(innocents) <= workers.ended(), "the 200 have ended", 150)
                 await wait_until(lambda: raw.zcard("emq:{jobs}:dead"), "the poison is dead")
 
                 async def counted() -> bool:

@@ -55,7 +55,7 @@ def _pump(wire: Wire, clock: Clock, node_id: int) -> Pump:
     return Pump(wire, Keys("a"), clock=clock, mint=mint, tick_ms=1_000, promote_batch=100, degraded=degraded)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_three_pumps_fire_each_repeat_once_per_period(url: str, tmp_path: Path) -> None:
     """Three worker processes, each with a Pump. 20 repeats of 200 ms for 20 s give about 100 jobs each, one per name
     and period; one of 1 s at a fixed rate gives about 60 in 60 s, though meanwhile one process is frozen for longer

@@ -123,7 +123,7 @@ async def _nothing_left(primary: ValkeyServer) -> None:
             left = await keyspace_of(raw)
             return not [key for key in left if ":job:" in key or key.endswith((":pending", ":active", ":schedule"))]
 
-        await wait_until(empty, "the new primary has no job any more", 40)
+        await wait_until(empty, "the new primary has no job any more", 100)
 
 
 async def test_failovers_during_a_load_lose_nothing_that_the_servers_kept() -> None:

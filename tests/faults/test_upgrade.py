@@ -131,7 +131,7 @@ def _account(deployment: Deployment, load: Load, moved: set[str], stopped: set[i
         assert runs == cuts[id] + (id in load.retried) + (id in ends), id
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("first", "second"), [("before", "today"), ("today", "before")])
 async def test_both_releases_serve_the_same_queues(
     first: str, second: str, url: str, raw: Redis, before: Path, tmp_path: Path
@@ -165,7 +165,7 @@ async def test_both_releases_serve_the_same_queues(
             load.plain |= long
             for release in (first, second):
                 await _enqueue_as(deployment, release, tmp_path)
-            await wait_until(lambda: load.all <= {note.id for note in deployment.notes("end")}, "all have ended", 40)
+            await wait_until(lambda: load.all <= {note.id for note in deployment.notes("end")}, "all have ended", 100)
             assert await Repeat(wire).cancel("ticks", "tick")
             took_ms = (time.time() - begun) * 1000
             await wait_until(lambda: _drained(jobs), "nothing is left to do")

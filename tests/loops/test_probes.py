@@ -151,7 +151,7 @@ async def test_what_is_ready_counts_lanes_and_leaves_out_the_schedule(url: str) 
         async with answering(worker, url, grace_ms=0) as port:
             label = {"queue": "q", "lane": group}
             await wait_until(
-                lambda: scraped(port, "echomq_lane_jobs", 1, **label, state="active"), "one of the lane runs", 20
+                lambda: scraped(port, "echomq_lane_jobs", 1, **label, state="active"), "one of the lane runs"
             )
             found = await scrape(port)
             assert one(found, "echomq_queue_ready_jobs", queue="q") == 3
@@ -313,7 +313,7 @@ async def test_a_verdict_that_was_sent_again_is_counted(server: ValkeyServer, ur
         rule = proxy.swallow_reply(scripts()["settle"].sha.encode())
         await Jobs(connector).enqueue("q", b"done")
         await wait_until(
-            lambda: scraped(port, "echomq_jobs_total", 1, queue="q", outcome="completed"), "it is completed", 20
+            lambda: scraped(port, "echomq_jobs_total", 1, queue="q", outcome="completed"), "it is completed"
         )
         assert rule.done
         assert one(await scrape(port), "echomq_verdicts_resent_total", queue="q") == 1

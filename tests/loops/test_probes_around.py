@@ -74,7 +74,7 @@ async def test_observers_of_the_user_hear_the_same(url: str) -> None:
         await Jobs(connector).enqueue("q", b"done")
         await wait_until(lambda: told == ["Started", "Completed"], "they are told")
         await wait_until(
-            lambda: scraped(port, "echomq_jobs_total", 1, queue="q", outcome="completed"), "and it is counted", 10
+            lambda: scraped(port, "echomq_jobs_total", 1, queue="q", outcome="completed"), "and it is counted"
         )
 
 

@@ -36,7 +36,7 @@ def cluster() -> Iterator[ValkeyCluster]:
         yield made
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_what_a_half_moved_slot_stops_has_written_nothing(cluster: ValkeyCluster) -> None:
     """Each case with its first key gone ahead, and with its last: what is left is untouched, here and there."""
     half, stopped = Slot(cluster), dict.fromkeys(NATIVE_CASES, 0)

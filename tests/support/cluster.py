@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until_sync
 # to take its place, and the others would only answer CLUSTERDOWN.
 NODE_TIMEOUT_MS = 2_000
 _ALONE_TIMEOUT_MS = 20_000
-_MEETING_S = 30.0
+_MEETING_S = 60.0
 _PAGE = 100
 
 

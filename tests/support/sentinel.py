@@ -27,7 +27,7 @@ SERVICE = "main"
 DOWN_AFTER_MS = 1_000
 # A primary waits for more replicas that want the same, five seconds unless told so.
 FAST_SYNC = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
-_READY_S = 30.0
+_READY_S = 60.0
 _FAILOVER_S = 25.0
 
 

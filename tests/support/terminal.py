@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 PROJECT = Path(__file__).resolve().parents[2]
-_LIMIT_S = 30.0
+_LIMIT_S = 60.0
 
 
 class Terminal:

@@ -33,7 +33,7 @@ from tests.support.waiting import passes_plainly
 # Below the ephemeral range: no outgoing connection takes the port while the server is down.
 _PORTS = range(20_000, 30_000)
 _START_TRIES = 5
-_READY_S = 30.0
+_READY_S = 60.0
 _POLL_S = 0.005
 
 

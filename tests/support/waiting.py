@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 _POLL_S = 0.005
 # A deadline is there for what never comes. Nothing is asserted by it: a machine may stand still, or be shared.
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def _late(sentence: str, deadline_s: float, last: object) -> AssertionError:
