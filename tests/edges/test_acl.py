@@ -34,7 +34,8 @@ PACKAGE = Path(acl.__file__).parent
 # only. CONFIG GET is tried, and INFO where it is refused.
 NOT_OF_A_ROLE = {
     *("auth", "hello", "sentinel|get-master-addr-by-name", "sentinel|sentinels", "pubsub|channels"),
-    "config|get",
+    # What a node is, for a probe, which takes a refusal for an answer.
+    *("config|get", "cluster|myid"),
 }
 # The run for tests, the tests' own fixtures, the private server of the demo, and answers of a server by their words.
 ELSEWHERE = ("conformance/", "testing.py", "embedded.py", "demo_app.py", "acl.py", "cli/acl.py", "cli/hints.py")
