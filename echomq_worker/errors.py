@@ -122,6 +122,10 @@ class ServerError(EchoMQError):
         return _first_word(str(self))
 
 
+class LifespanLate(EchoMQError):
+    """A lifespan that had not closed when what was left of the grace was over, and was cut short."""
+
+
 class ScriptMissing(EchoMQError):
     """A script, an include or the folder of scripts is not there."""
 

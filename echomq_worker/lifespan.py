@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from echomq_worker.connector import Connector, Wire, make_connector
 from echomq_worker.errors import ConfigError
+from echomq_worker.handlers import name_of
 from echomq_worker.settings import Settings
 
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ class Lifespan:
         """
         made: Any = function
         return cls(made if hasattr(function, "__wrapped__") else asynccontextmanager(made), _takes(function))
+
+    @property
+    def name(self) -> str:
+        """What its function is called."""
+        return name_of(self.make)
 
     @classmethod
     def yielding(cls, state: object) -> Lifespan:

@@ -5,6 +5,7 @@ Source: design section 3, issue "A worker that runs jobs" (Daemon and CLI).
 
 from __future__ import annotations
 
+import math
 import secrets
 import signal
 import sys
@@ -49,6 +50,8 @@ _BURST_LOOK_MS = 100
 _KEEPER_PATIENCE_MS = 100
 # What observers and hooks get at the end to hear the rest.
 _LAST_TOLD_MS = 1_000
+# What a lifespan gets to close, where less than that is left of the grace.
+_LAST_CLOSED_MS = 2_000
 # What the exporter of traces gets, where there is one.
 _LAST_SPANS_MS = 3_000
 
@@ -117,6 +120,7 @@ class Run:
         if self._hooks is not None:
             self._hooks.hurry()
         if self._ending is not None:
+            self._ending.deadline = math.inf
             self._ending.cancel()
 
     def hold(self) -> None:
@@ -145,8 +149,9 @@ class Run:
             scope.cancel()
 
     def ending(self, scope: anyio.CancelScope) -> None:
-        """What a second call of `stop` cancels now that the run is over."""
+        """What a second call of `stop` cancels now that the run is over, and its deadline does by itself."""
         self._ending = scope
+        scope.deadline = anyio.current_time() + max(_LAST_CLOSED_MS, self._left_ms()) / 1000
 
     async def run(self, state: object, *, burst: bool) -> Report:
         """Serve until stopped, with `burst` until nothing is left; `state` is what the lifespan yielded."""

@@ -7,6 +7,7 @@ environment or opened before `run`.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +16,7 @@ import anyio
 
 from echomq_worker.backoff import Policy
 from echomq_worker.clock import Clock, SystemClock
-from echomq_worker.errors import ConfigError
+from echomq_worker.errors import ConfigError, LifespanLate
 from echomq_worker.handlers import Bound, Handlers
 from echomq_worker.hooks import Hook
 from echomq_worker.lifespan import Lifespan, Manager, yielded_type
@@ -209,8 +210,8 @@ class Worker:
         SIGINT stop, a second one at once. `reports`: the socket, by its number, over which a supervisor of several
         processes asks for probes and metrics; no port is opened then.
 
-        Raises ConfigError, Unreachable, AuthenticationFailed, FenceRefused before anything is claimed; a loop that dies
-        of a bug raises its error.
+        Raises ConfigError, Unreachable, AuthenticationFailed, FenceRefused before anything is claimed, LifespanLate at
+        the end; a loop that dies of a bug raises its error.
         """
         settings = settings or self._settings or load_settings()
         settings.require_url()
@@ -240,7 +241,7 @@ class Worker:
             self._running = None
 
     async def _served(self, running: Run, settings: Settings, *, burst: bool) -> Report:
-        report, crash = Report(), None
+        report, crash, late = Report(), None, False
         # A stop while it still connects, or enters the lifespan, ends it there: nothing is claimed by then. Once all is
         # handed over a second one does: what the lifespan still closes keeps no process.
         with anyio.CancelScope() as scope:
@@ -259,11 +260,15 @@ class Worker:
                     finally:
                         running.ending(scope)
             finally:
+                # A deadline there is while the lifespan closes, unless a second stop has cut that short.
+                late, scope.deadline = scope.cancel_called and scope.deadline < math.inf, math.inf
                 with anyio.CancelScope(shield=True):
                     await running.connector.aclose()
         if crash is not None:
             # The lifespan has swallowed it, or its end was cut short.
             raise crash
+        if late and self._lifespan is not None:
+            raise LifespanLate(f"lifespan {self._lifespan.name}: it had not closed when the grace was over: cut short")
         return report
 
     async def exhausted(self, horizon_ms: int) -> bool:

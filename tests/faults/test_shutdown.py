@@ -179,6 +179,18 @@ async def test_nothing_begins_after_the_signal_behind_a_handler_that_blocks(url:
     assert await raw.zcard("emq:{jobs}:pending") == 11
 
 
+async def test_a_lifespan_that_does_not_close_keeps_no_process(url: str) -> None:
+    """What is left of the grace, two seconds at least, then it is cut short: one line names it, and the code is 1."""
+    env = {"ECHOMQ_URL": url, "ECHOMQ_GRACE_MS": "100"}
+    with WorkerProcess("run", "tests.support.closing:worker", env=env) as worker:
+        await worker.saw("worker started")
+        worker.send(signal.SIGTERM)
+        await worker.saw("the lifespan closes")
+        assert await worker.ended() == 1
+        assert "lifespan tests.support.closing.endless: it had not closed" in worker.log_text()
+        assert "Traceback" not in worker.log_text()
+
+
 async def test_a_signal_that_comes_while_the_lifespan_closes_ends_that_too(url: str) -> None:
     """The second one: what hangs there keeps no process, and the exit code is that of the run."""
     with WorkerProcess("run", "tests.support.closing:worker", env={"ECHOMQ_URL": url}) as worker:
