@@ -16,14 +16,20 @@ from typing import Any
 
 import pytest
 import redis.asyncio
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.support import guards
 from tests.support.roles import Recorder, RoleServer, server_of_the_run, write_record
 from tests.support.valkey import OwnServer, ValkeyServer, raw_client
 
-# No deadline for one example: the machine is shared. In CI the same examples every time.
-settings.register_profile("tests", deadline=None, derandomize="CI" in os.environ, database=None)
+# No time limit for one example, nor for making some: the machine is shared. In CI the same examples every time.
+settings.register_profile(
+    "tests",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("tests")
 
 

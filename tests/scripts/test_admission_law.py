@@ -55,7 +55,9 @@ async def all_at_once(wire: Connector, batch: list[New]) -> list[str]:
     return ["admitted" if one.admitted else "refused" if one.refused else "duplicate" for one in receipts]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None, max_examples=40
+)
 @given(before=closed_lanes, batch=st.lists(items, max_size=12))
 async def test_a_batch_is_its_jobs_one_by_one(
     wire: Connector, plain: Plain, queue: Queue, before: State, batch: list[New]

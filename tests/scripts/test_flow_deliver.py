@@ -142,7 +142,9 @@ async def test_entries_are_set_aside_once(flow: FlowVerbs, queue: Queue) -> None
 reports = st.tuples(st.integers(1, 4), st.sampled_from(["done", "fp", "id"]))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None, max_examples=60
+)
 @given(told=st.lists(reports, max_size=14))
 async def test_law_of_counting(flow: FlowVerbs, queue: Queue, told: list[tuple[int, str]]) -> None:
     """Whatever is told of four children, how often and in which order: one decrement per child that is done or ignored,

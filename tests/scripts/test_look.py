@@ -51,7 +51,7 @@ async def test_what_is_ready_is_what_a_claim_takes(own: Own, queue: Queue, case:
     assert len((await own.claim_many(10)).jobs) == count
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=40)
 @given(
     depths=st.tuples(*[st.integers(0, 6)] * 3),
     limit=st.one_of(st.none(), st.integers(0, 4)),
