@@ -261,7 +261,7 @@ class Worker:
                         running.ending(scope)
             finally:
                 # A deadline there is while the lifespan closes, unless a second stop has cut that short.
-                late, scope.deadline = scope.cancel_called and scope.deadline < math.inf, math.inf
+                late, scope.deadline = anyio.current_time() >= scope.deadline, math.inf
                 with anyio.CancelScope(shield=True):
                     await running.connector.aclose()
         if crash is not None:
