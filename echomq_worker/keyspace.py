@@ -75,6 +75,7 @@ class Keys:
         "gactive",
         "glimit",
         "gweight",
+        "kept",
         "limiter",
         "malformed",
         "meta",
@@ -109,6 +110,7 @@ class Keys:
         self.failed = f"{base}metrics:failed"
         self.repeat = f"{base}repeat"
         self.cron = f"{base}cron"
+        self.kept = f"{base}kept"
         self.limiter = f"{base}limiter"
         self.outbox = f"{base}flow:outbox"
         self.malformed = f"{base}flow:outbox:malformed"

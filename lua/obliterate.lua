@@ -36,7 +36,7 @@ for _, set in ipairs({'repeat', 'cron'}) do
 end
 read_found(work)
 local rest = {}
-for i, name in ipairs({'ring', 'paused', 'glimit', 'gactive', 'gweight', 'repeat', 'cron', 'wake', 'ready', 'limiter',
+for i, name in ipairs({'ring', 'paused', 'glimit', 'gactive', 'gweight', 'repeat', 'cron', 'wake', 'ready', 'limiter', 'kept',
   'metrics:completed', 'metrics:failed', 'flow:outbox:malformed'}) do rest[i] = p .. name end
 redis.call('EXISTS', unpack(rest))
 

@@ -16,7 +16,7 @@
 -- include: verdicts
 -- include: endings
 local p, now = ARGV[1], now_ms()
-local plain = read_plain(p .. 'job:')
+local plain, first = read_plain(p .. 'job:')
 local at = plain or parse()
 if not at then return redis.error_reply('ERR settle verdicts are not well-formed: expected c, v, r or d and its values') end
 
@@ -35,7 +35,7 @@ if not plain then
     end
   end
 end
-local littered = is_littered(keys)
+local littered = is_littered(keys, not first or redis.call('EXISTS', p .. 'kept') == 1)
 local sizes = {}
 for i, key in ipairs(KEYS) do sizes[i] = redis.call('ZCARD', key) end
 redis.call('HGET', p .. 'metrics:completed', 'count')

@@ -3,6 +3,7 @@
 #include "due.h"
 #include "ending.h"
 #include "held.h"
+#include "kept.h"
 #include "lanes.h"
 #include "store.h"
 
@@ -72,9 +73,11 @@ int extend_lock(Call *c) {
     if (!is_active(c, c->args[0])) return answer_integer(c, 0);
     lock = part_key(c, c->keys[1], "lock");
     exists(c, lock);
+    long long stands = kept_for(c);
     if (!may_write(c)) return refused(c);
     zset_raise(c, c->keys[0], (double)(c->now + lease), c->args[0]);
     string_write(c, lock, str_of(c, token_of(c->args[1])), c->now + 2 * lease);
+    if (is_first(row[0], row[1])) note_kept(c, stands, 2 * lease);
     return answer_integer(c, 1);
 }
 

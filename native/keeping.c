@@ -4,6 +4,7 @@
 #include "commands.h"
 #include "due.h"
 #include "held.h"
+#include "kept.h"
 #include "store.h"
 
 enum { ATTEMPTS, HELD, CANCEL, FIELD_COUNT };
@@ -12,6 +13,7 @@ enum { ATTEMPTS, HELD, CANCEL, FIELD_COUNT };
 typedef struct {
     Str *id, *row, *lock, *cancel;
     const Str *held;
+    bool first;
     const char *reason;
 } Pledge;
 
@@ -28,6 +30,7 @@ static Pledge *read_pledges(Call *c, int first, size_t *n) {
         one.row = row_key(c, one.id);
         row_read(c, one.row, FIELDS, row, FIELD_COUNT);
         one.cancel = row[CANCEL];
+        one.first = is_first(row[ATTEMPTS], row[HELD]);
         if (!row[ATTEMPTS]) {
             one.reason = "gone";
         } else if (is_stale(row[ATTEMPTS], row[HELD], one.held)) {
@@ -73,13 +76,17 @@ int keep(Call *c) {
         pledges[i].lock = part_key(c, pledges[i].row, "lock");
         exists(c, pledges[i].lock);
     }
+    long long stands = kept_for(c), lasts = (long long)rint(2 * lease);
+    bool first = false;
     if (!may_write(c)) return refused(c);
     double deadline = rint((double)c->now + lease);
     for (size_t i = 0; i < n; i++) {
         if (pledges[i].reason) continue;
         zset_raise(c, c->keys[0], deadline, pledges[i].id);
-        string_write(c, pledges[i].lock, str_of(c, token_of(pledges[i].held)), c->now + (long long)rint(2 * lease));
+        string_write(c, pledges[i].lock, str_of(c, token_of(pledges[i].held)), c->now + lasts);
+        first |= pledges[i].first;
     }
+    if (first) note_kept(c, stands, lasts);
     reply_lost(c, pledges, n);
     return API_OK;
 }

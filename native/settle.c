@@ -4,6 +4,7 @@
 #include "commands.h"
 #include "ending.h"
 #include "held.h"
+#include "kept.h"
 #include "lanes.h"
 #include "store.h"
 #include "table.h"
@@ -26,7 +27,7 @@ typedef struct {
     double *due_at;
 } Settling;
 
-static const char *const BEHIND[] = {"logs", "lock", "dependencies", "processed", "failed", "unsuccessful"};
+static const char *const BEHIND[] = {"logs", "dependencies", "lock", "processed", "failed", "unsuccessful"};
 enum { BEHIND_COUNT = 6, BEHIND_SEEN = 3 };
 
 /* ---- reading ---- */
@@ -65,16 +66,35 @@ static void read_verdict(Settling *s, Verdict *v) {
     Call *c = s->c;
     read_verdict_row(c, v);
     read_lane(s, v);
-    for (int i = 0; i < BEHIND_SEEN; i++) s->littered |= exists(c, part_key(c, v->key, BEHIND[i]));
     v->has_kin = v->row[ROW_DEDUP] || v->row[ROW_PARENT];
     if (!v->has_kin) return;
     v->child = v->row[ROW_PARENT] ? read_child(c, v->id) : (Child){.id = v->id, .dedup = v->row[ROW_DEDUP]};
     touch_ended(c, &v->child);
 }
 
+/* A completion as most are: of a job in hand by its first claim, of no lane, that nobody waits for. */
+static bool is_plain(const Verdict *v) {
+    Str *const *row = v->row;
+    return v->kind == 'c' && !v->lane && !v->has_kin && !row[ROW_SETTLED] && is_first(row[ROW_ATTEMPTS], row[ROW_HELD]) &&
+           same(text_of(row[ROW_HELD]), text_of(v->held)) && same(token_of(v->held), TEXT("1"));
+}
+
+/* Nobody before has left a lock beside the jobs of a call in which all are plain. */
+static bool may_be_locked(Settling *s) {
+    Table seen = {0};
+    for (size_t i = 0; i < s->n; i++) {
+        if (!is_plain(&s->verdicts[i]) || table_mark(s->c, &seen, s->verdicts[i].id)) return true;
+    }
+    return exists(s->c, queue_key(s->c, "kept"));
+}
+
 static void read_all(Settling *s) {
     Call *c = s->c;
     for (size_t i = 0; i < s->n; i++) read_verdict(s, &s->verdicts[i]);
+    int seen = may_be_locked(s) ? BEHIND_SEEN : BEHIND_SEEN - 1;
+    for (size_t i = 0; i < s->n; i++) {
+        for (int k = 0; k < seen; k++) s->littered |= exists(c, part_key(c, s->verdicts[i].key, BEHIND[k]));
+    }
     for (int i = 0; i < SETS; i++) touch(c, c->keys[i], TYPE_ZSET);
     touch(c, queue_key(c, "metrics:completed"), TYPE_HASH);
     touch(c, queue_key(c, "metrics:failed"), TYPE_HASH);

@@ -31,7 +31,7 @@ LEASE_MS = 30_000
 
 _BEAT_MS = 1_000
 _CHUNK = 500
-_TOKENS = ("ready", "wake")
+_PASSING = ("ready", "wake", "kept")
 _READERS: dict[bytes, tuple[str, tuple[str, ...]]] = {
     b"string": ("GET", ()),
     b"hash": ("HGETALL", ()),
@@ -219,12 +219,12 @@ class Desk:
     async def state(self, *, tokens: bool = False) -> State:
         """Every key of the queue: text, list, set, hash as dict, zset as {member: score}; payloads as text.
 
-        Readiness tokens and receipts only with `tokens`.
+        Readiness tokens, receipts and what says that locks may stand only with `tokens`.
         """
         found = await self._read(list(self.names()))
         if tokens:
             return found
-        return {name: value for name, value in found.items() if not (name in _TOKENS or name.startswith("claimed:"))}
+        return {name: value for name, value in found.items() if not (name in _PASSING or name.startswith("claimed:"))}
 
     def names(self) -> Iterator[str]:
         """The keys that this queue may have, all those of the key table."""

@@ -56,12 +56,15 @@ async def extend_locks_batch(bench: Bench) -> None:
     marked = [id for id in (*ids, gone) if await q.read(f"job:{id}:lock")]
     same(marked, [held, second], "the jobs with a marker")
     hands = Hands(q)
-    (job,) = (await hands.claim()).jobs
+    await q.add()
+    job, fresh = (await hands.claim()).jobs
     before = await q.now_ms()
-    same(await hands.keep(job, lease_ms=_LONG_MS), {}, "the worker's own way, of a job in hand")
+    same(await hands.keep(job, fresh, lease_ms=_LONG_MS), {}, "the worker's own way, of jobs in hand")
     deadline = (await q.read("active"))[job.id]
     same(deadline, await q.lease_since(before, _LONG_MS), "its deadline")
-    same(await hands.settle(done(job)), ["done"], "its verdict")
+    for each in (job, fresh):
+        same(await hands.settle(done(each)), ["done"], "its verdict")
+        same(await q.read(f"job:{each.id}:lock"), None, "its marker")
     same(await hands.keep(job), {job.id: "gone"}, "the worker's own way, of a job that is over")
 
 

@@ -49,20 +49,20 @@ local function is_ours(row, held)
 end
 
 -- The row keys of a call that is as most are: completions of jobs that are in hand by the claim that is told, once each, of
--- no lane, and nobody waits for them. nil for every other call.
+-- no lane, and nobody waits for them. nil for every other call. With them whether all are in hand by their first claim.
 local function read_plain(prefix)
-  local keys, n, seen, last = {}, 0, {}, #ARGV
+  local keys, n, seen, last, first = {}, 0, {}, #ARGV, true
   if last % 4 ~= 1 then return nil end
   for i = 2, last, 4 do
     local id, held = ARGV[i + 1], ARGV[i + 2]
-    local key = prefix .. id
+    local key, token = prefix .. id, token_once(held)
     if ARGV[i] ~= 'c' or ARGV[i + 3] ~= '' or seen[id] then return nil end
     local row = redis.call('HMGET', key, 'held', 'attempts', 'settled', 'group', 'dedup', 'parent')
-    if row[1] ~= held or row[2] ~= token_once(held) or row[3] or row[4] or row[5] or row[6] then return nil end
+    if row[1] ~= held or row[2] ~= token or row[3] or row[4] or row[5] or row[6] then return nil end
     n = n + 1
-    keys[n], seen[id] = key, true
+    keys[n], seen[id], first = key, true, first and token == '1'
   end
-  return keys
+  return keys, first
 end
 
 -- The answer, and whether it ends the claim (takes the id out of every set). A row that is gone is cleaned from active all
@@ -94,13 +94,11 @@ local function reason_of(row, i)
   return row[CANCEL] and 'cancelled: ' .. row[CANCEL] or ARGV[i + 6]
 end
 
--- Whether a row of these has logs, a lock or children that stand beside it.
-local function is_littered(keys)
-  local beside, found = {}, 0
-  for n, key in ipairs(keys) do
-    local m = 3 * n
-    beside[m - 2], beside[m - 1], beside[m] = key .. ':logs', key .. ':lock', key .. ':dependencies'
-  end
+-- Whether something stands beside a row of these: logs, children that were counted, and where one may stand a lock.
+local function is_littered(keys, locked)
+  local beside, found, count = {}, 0, #keys
+  for n, key in ipairs(keys) do beside[2 * n - 1], beside[2 * n] = key .. ':logs', key .. ':dependencies' end
+  for n = 1, locked and count or 0 do beside[2 * count + n] = keys[n] .. ':lock' end
   in_chunks(beside, function(...) found = found + redis.call('EXISTS', ...) end)
   return found > 0
 end

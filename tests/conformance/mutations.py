@@ -178,6 +178,7 @@ MUTATIONS = (
         "",
         "obliterate obliterate_grouped",
     ),
+    Mutation("keep", "redis.call('SET', p .. 'kept', '1', 'NX', 'PX', lasts)", "", "extend_locks_batch"),
     Mutation("update_data", "if redis.call('EXISTS', KEYS[1]) == 0 then return -1 end", "", "update_data"),
     Mutation(
         "update_progress", "',\"progress\":' .. cjson.encode(ARGV[1])", "',\"progress\":' .. ARGV[1]", "update_progress"

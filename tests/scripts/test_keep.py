@@ -39,6 +39,22 @@ async def test_every_lease_begins_anew(own: Own, queue: Queue) -> None:
     assert list((await expiring_of(queue.raw)).values()) == [Within(2 * LEASE_MS - 10_000, 2 * LEASE_MS)] * 2
 
 
+async def test_a_first_claim_is_noted(own: Own, queue: Queue) -> None:
+    """For as long as its lock stands, the longest of all: who settles then looks for locks. A later claim is not, nor
+    is a job that was disowned.
+    """
+    rows: State = {ROW: row("active", 1, held="1:ab"), f"job:{job(2)}": row("active", 1)}
+    await queue.put(rows | {f"job:{job(3)}": row("active", 2, held="2:ab"), "active": {job(n): 1 for n in (1, 2, 3)}})
+    noted = f"{queue.keys.base}kept"
+
+    assert await own.keep(job(2), "1:ab", job(3), "2:ab") == []
+    assert await queue.raw.exists(noted) == 0
+
+    for lease_ms, lasts in ((5_000, 10_000), (LEASE_MS, 2 * LEASE_MS), (5_000, 2 * LEASE_MS)):
+        assert await own.keep(job(3), "2:ab", job(1), "1:ab", lease_ms=lease_ms) == []
+        assert await queue.raw.pttl(noted) == Within(lasts - 4_000, lasts)
+
+
 async def test_never_shortens(own: Own, queue: Queue) -> None:
     """A handler's own, longer extension stands."""
     await queue.put(in_hand(1, lease=FAR_MS))

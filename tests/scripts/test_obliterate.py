@@ -77,7 +77,7 @@ async def test_all_that_a_set_or_a_lane_names_goes(control: Control, queue: Queu
     nothing names is left for the host: here the parents that wait, which stand in no set.
     """
     await queue.put(everything())
-    for name in ("ready", "limiter"):
+    for name in ("ready", "limiter", "kept"):
         await queue.put({name: ["1"] if name == "ready" else "3"})
         await queue.raw.expire(queue.keys.base + name, 60)
 

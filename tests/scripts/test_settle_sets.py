@@ -292,3 +292,37 @@ async def test_lanes_by_the_hundred(own: Own, queue: Queue) -> None:
     assert sorted(state["ring"]) == groups
     assert state["wake"] == ["1"] * 64
     assert "gactive" not in state
+
+
+async def kept(own: Own, queue: Queue, verb: str) -> None:
+    """A keeper's extension of the job that is in hand by its first claim."""
+    held = "1:ab"
+    if verb == "keep":
+        await own.keep(job(1), held)
+    elif verb == "extend_lock":
+        await own.extend_lock(job(1), held)
+    else:
+        await own.extend_locks(job(1), held)
+    assert await queue.raw.exists(queue.keys.lock(job(1)), f"{queue.keys.base}kept") == 2
+
+
+@pytest.mark.parametrize("verb", ["keep", "extend_lock", "extend_locks"])
+async def test_the_lock_of_a_first_claim_goes(own: Own, queue: Queue, verb: str) -> None:
+    """Whoever has extended it; what says that there may be one stands on until its time is over."""
+    await queue.put(flat(1, 2))
+    await own.claim_many(2)
+    await kept(own, queue, verb)
+
+    assert await own.settle(complete(job(2), "1:ab"), complete(job(1), "1:ab")) == ["done", "done"]
+
+    assert set(await queue.state()) == {"kept", "claimed:c", "metrics:completed"}
+
+
+async def test_the_lock_of_a_holder_before_goes(own: Own, queue: Queue) -> None:
+    """A foreign keeper's lock, whose lease was lost, beside a job in hand by its second claim."""
+    await queue.put(flat(1, attempts=1) | {f"{ROW}:lock": "1"})
+    await own.claim_many(1)
+
+    assert await own.settle(complete(job(1), "2:ab")) == ["done"]
+
+    assert set(await queue.state()) == {"claimed:c", "metrics:completed"}

@@ -35,7 +35,7 @@ _TABLE: tuple[tuple[str, str, bool], ...] = (
     (r"metrics:(completed|failed)", "hash", False),
     (r"de:.+", "string", False),
     (r"repeat:.+", "hash", False),
-    (r"limiter", "string", True),
+    (r"limiter|kept", "string", True),
     (r"flow:outbox(:malformed)?", "list", False),
 )
 _QUEUE_KEY = re.compile(r"emq:\{(?!emq\})[A-Za-z0-9._-]{1,128}\}:(?P<suffix>.+)", re.DOTALL)

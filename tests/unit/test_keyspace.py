@@ -33,6 +33,7 @@ ATTRIBUTES = {
     "failed": b"emq:{emails}:metrics:failed",
     "repeat": b"emq:{emails}:repeat",
     "cron": b"emq:{emails}:cron",
+    "kept": b"emq:{emails}:kept",
     "limiter": b"emq:{emails}:limiter",
     "outbox": b"emq:{emails}:flow:outbox",
     "malformed": b"emq:{emails}:flow:outbox:malformed",
