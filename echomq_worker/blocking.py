@@ -29,7 +29,7 @@ from echomq_worker.connection import Answer, Errors, pack
 from echomq_worker.endpoint import Endpoint, told
 from echomq_worker.errors import CommandTimeout, ConfigError, ConnectionLost, EchoMQError, Unreachable, WireError
 from echomq_worker.handshake import confirm, hint, shake_hands
-from echomq_worker.sentinel import Named, answered, find_primary, question
+from echomq_worker.sentinel import answered, find_primary, question
 
 T = TypeVar("T")
 
@@ -307,21 +307,16 @@ class BlockingServer:
         until = monotonic() + self._connect_timeout_ms / 1000
         with here.opening:
             named = finished(find_primary(self._endpoint, self._connect_timeout_ms, ask=_ask))
+            link: BlockingLink | None = None
             try:
                 link = self._dial(named.endpoint, until, self._wire_version, primary=True)
+                finished(confirm(self._endpoint, named, self._connect_timeout_ms, ask=_ask))
             except BaseException:
                 named.failed()
+                if link is not None:
+                    link.close()
                 raise
-            return self._confirmed(link, named)
-
-    def _confirmed(self, link: BlockingLink, named: Named) -> BlockingLink:
-        try:
-            finished(confirm(self._endpoint, named, self._connect_timeout_ms, ask=_ask))
-        except BaseException:
-            named.failed()
-            link.close()
-            raise
-        return link
+            return link
 
     def _dial(
         self, server: Endpoint, until: float, wire_version: str | None, *, primary: bool = False, cluster: bool = False
@@ -366,11 +361,9 @@ class BlockingWire:
 
 
 async def _ask(sentinel: Endpoint, service: str, patience_s: float) -> tuple[str, int]:
-    link: BlockingLink | None = None
+    link = BlockingLink(sentinel.open_socket(patience_s), sentinel.peer, patience_s)
     try:
-        link = BlockingLink(sentinel.open_socket(patience_s), sentinel.peer, patience_s)
         return answered(link.exchange(*question(sentinel, service)), sentinel, service)
     finally:
-        if link is not None:
-            with suppress(OSError):
-                link.close()
+        with suppress(OSError):
+            link.close()

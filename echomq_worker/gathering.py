@@ -32,8 +32,8 @@ class Gathering:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        # Plain verbs on their way: at most one, by who had come alone.
-        self._alone = 0
+        # Whether a plain verb is on its way, by who had come alone.
+        self._alone = False
         self._waiting: dict[str, list[_Waiting]] = {}
         self._bytes = 0
         self._calls: set[asyncio.Task[None]] = set()
@@ -45,11 +45,11 @@ class Gathering:
         A caller that is cancelled disturbs nothing: its job is admitted, the answer is dropped.
         """
         if not self._alone:
-            self._alone += 1
+            self._alone = True
             try:
                 reply = await evaluate(self._wire, "enqueue", (keys.job(id), keys.pending), (id, payload))
             finally:
-                self._alone -= 1
+                self._alone = False
             return bool(reply == _ADMITTED)
         verdict = await self._together(keys, id, payload)
         if isinstance(verdict, EchoMQError):

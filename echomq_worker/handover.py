@@ -208,8 +208,7 @@ class HandOver:
         return None, again
 
     def _cancellable(self, station: Station) -> bool:
-        in_threads = {job.id for job in station.executor.in_threads()}
-        return any(job.id not in in_threads for job in station.running)
+        return bool(set(station.running).difference(station.executor.in_threads()))
 
     async def _wait(self, done: Callable[[], bool], limit_ms: float, *, hurries: bool = False) -> None:
         until = self._clock.monotonic_ms() + limit_ms

@@ -16,7 +16,7 @@ from echomq_worker.connector import Wire
 from echomq_worker.guards import integer
 from echomq_worker.identity import Mint, check_group, default_mint
 from echomq_worker.keyspace import Keys
-from echomq_worker.rows import Claimed, Progress, Receipt
+from echomq_worker.rows import Claimed, Progress, Receipt, checked
 from echomq_worker.script import evaluate
 
 Reassigned = Literal["reassigned", "noop", "not_found", "not_pending"]
@@ -85,20 +85,20 @@ class Lanes:
     async def pause(self, queue: str, group: str) -> None:
         """Serve the lane no more; its jobs wait, what is in hand goes on."""
         keys = Keys(queue)
-        keys.lane(group)
+        check_group(group)
         await evaluate(self._wire, "lane_pause", (keys.paused, keys.ring), (group,))
 
     async def resume(self, queue: str, group: str) -> None:
         """Serve the lane again."""
         keys = Keys(queue)
-        keys.lane(group)
+        check_group(group)
         names = (keys.paused, keys.ring, keys.glimit, keys.gactive, keys.wake)
         await evaluate(self._wire, "lane_resume", names, (keys.base, group))
 
     async def limit(self, queue: str, group: str, n: int | None) -> None:
         """At most `n` (0 or more) jobs of the lane in hand at a time, over all workers; None takes the limit away."""
         keys = Keys(queue)
-        keys.lane(group)
+        check_group(group)
         value = "" if n is None else str(integer("limit", n, at_least=0))
         names = (keys.glimit, keys.gactive, keys.ring, keys.paused, keys.wake)
         await evaluate(self._wire, "lane_limit", names, (keys.base, group, value))
@@ -106,7 +106,7 @@ class Lanes:
     async def weight(self, queue: str, group: str, weight: int) -> None:
         """Serve `weight` (1 or more) jobs of the lane in its turn; 1 is what a lane has without."""
         keys = Keys(queue)
-        keys.lane(group)
+        check_group(group)
         await evaluate(self._wire, "lane_weight", (keys.gweight,), (group, integer("weight", weight, at_least=1)))
 
     async def reassign(self, queue: str, id: str, group: str) -> Reassigned:
@@ -132,7 +132,7 @@ class Lanes:
     async def reap_group(self, queue: str, group: str, limit: int = _REAP_LIMIT) -> int:
         """Put expired leases of this lane, at most `limit`, back to it; answers how many."""
         keys = Keys(queue)
-        keys.lane(group)
+        check_group(group)
         values = (group, integer("limit", limit, at_least=1))
         return int(await evaluate(self._wire, "lane_reap", (keys.active, keys.base), values))
 
@@ -143,10 +143,7 @@ class Lanes:
     async def depths(self, queue: str, groups: list[str]) -> dict[str, int]:
         """How many jobs wait in each lane, in one round trip."""
         keys = Keys(queue)
-        replies: list[Any] = await self._wire.pipeline([("ZCARD", keys.lane(group)) for group in groups])
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
+        replies = checked(await self._wire.pipeline([("ZCARD", keys.lane(group)) for group in groups]))
         return dict(zip(groups, replies, strict=True))
 
 

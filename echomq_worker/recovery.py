@@ -14,6 +14,7 @@ from typing import Any
 from echomq_worker.clock import Clock
 from echomq_worker.connector import Wire
 from echomq_worker.keyspace import Keys
+from echomq_worker.rows import checked
 from echomq_worker.script import Call, evaluate_many
 
 REAP_BATCH = 100
@@ -113,13 +114,10 @@ class Recovery:
         return await self.sweep(await evaluate_many(self._wire, self.calls()))
 
     def _read(self, replies: list[Any]) -> Swept:
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        recovered, promoted = replies[0], replies[1]
+        recovered, promoted, *corrected = checked(replies)
         if isinstance(recovered, list):
             back, dead = ([id.decode() for id in ids] for ids in recovered)
             recovered = len(back) + len(dead)
             if recovered:
                 self._on_stalled(back, dead)
-        return Swept(recovered, promoted, max(0, replies[2]) if len(replies) > 2 else 0)
+        return Swept(recovered, promoted, max([0, *corrected]))

@@ -30,7 +30,6 @@ from echomq_worker.leases import Keeper, Leases
 from echomq_worker.listener import Listener
 from echomq_worker.logs import Logger, get_logger
 from echomq_worker.observers import Blocked, DegradedNow, Observer, Observers, Recovered
-from echomq_worker.options import Limits
 from echomq_worker.readiness import Readiness
 from echomq_worker.report import Report
 from echomq_worker.settings import Settings
@@ -389,11 +388,5 @@ def _pace(settings: Settings, *, pump: bool) -> Pace:
         level=settings.log_level,
         dead_max_age_ms=settings.dead_max_age_ms,
         dead_max_count=settings.dead_max_count,
-        limits=Limits(
-            concurrency=settings.concurrency,
-            prefetch=settings.prefetch,
-            max_attempts=settings.max_attempts,
-            retry=settings.retry_delay_ms,
-            lease_ms=settings.lease_ms,
-        ),
+        limits=settings.limits,
     )

@@ -21,6 +21,7 @@ from echomq_worker import bounds
 from echomq_worker.bounds import DAY_MS, Bounds
 from echomq_worker.errors import ConfigError
 from echomq_worker.hostport import FORM, parse_hostport, show_hostport
+from echomq_worker.options import Limits, Options
 
 PREFIX = "ECHOMQ_"
 URL_FORMS = "redis://host:6379/0, rediss://… or unix:///path"
@@ -39,8 +40,8 @@ def _listens(value: str | None) -> str | None:
     return None if value is None else show_hostport(*parse_hostport(value))
 
 
-def _within(bounds: Bounds, description: str) -> Any:
-    return Field(ge=bounds.least, le=bounds.most, description=description)
+def _within(allowed: Bounds, description: str) -> Any:
+    return Field(ge=allowed.least, le=allowed.most, description=description)
 
 
 class Settings(BaseSettings):
@@ -153,6 +154,27 @@ class Settings(BaseSettings):
                 f"(2 x {made.beat_ms} ms, {variable('beat_ms')})"
             )
         return made
+
+    @property
+    def limits(self) -> Limits:
+        """The numbers in force for a handler that sets none of its own."""
+        return Limits(
+            concurrency=self.concurrency,
+            prefetch=self.prefetch,
+            max_attempts=self.max_attempts,
+            retry=self.retry_delay_ms,
+            lease_ms=self.lease_ms,
+        )
+
+    def limits_of(self, options: Options) -> Limits:
+        """The numbers in force for a handler. Raises ConfigError where its lease is too short for the beat."""
+        limits = options.over(self.limits)
+        if limits.lease_ms < 2 * self.beat_ms:
+            raise ConfigError(
+                f"handler of {options.queue}: lease_ms={limits.lease_ms}: expected at least two beats "
+                f"(2 x {self.beat_ms} ms)"
+            )
+        return limits
 
     def require_url(self) -> str:
         """The server's URL with its password. Raises ConfigError naming the variable when there is none."""

@@ -81,7 +81,7 @@ async def _scripts(server: Connector, log: Logger) -> None:
 async def _clock(server: Connector, log: Logger) -> None:
     skew_ms = await server.skew_ms()
     if abs(skew_ms) > SKEW_WARNING_MS:
-        log.warning("clock skew", host_minus_server_ms=round(skew_ms), hint="repeats use the host clock")
+        log.warning("clock skew", host_minus_server_ms=skew_ms, hint="repeats use the host clock")
 
 
 async def _role(server: Connector, log: Logger) -> None:

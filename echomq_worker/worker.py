@@ -322,12 +322,7 @@ class Worker:
             raise ConfigError(f"queue {unknown[0]}: no handler, expected one of {', '.join(self.handlers.queues)}")
         chosen = [bound for bound in self.handlers if not queues or bound.options.queue in queues]
         for bound in chosen:
-            lease_ms = bound.options.lease_ms
-            if lease_ms is not None and lease_ms < 2 * settings.beat_ms:
-                raise ConfigError(
-                    f"handler of {bound.options.queue}: lease_ms={lease_ms}: expected at least two beats "
-                    f"(2 x {settings.beat_ms} ms)"
-                )
+            settings.limits_of(bound.options)
         return chosen
 
 

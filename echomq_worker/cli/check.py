@@ -23,7 +23,6 @@ from echomq_worker.cli.common import (
     say,
     settings_for,
 )
-from echomq_worker.errors import ConfigError
 
 if TYPE_CHECKING:
     from echomq_worker.connector import Connector
@@ -160,21 +159,6 @@ def _read_info(reply: bytes) -> dict[str, str]:
 
 
 def _handler_row(bound: Bound, settings: Settings) -> dict[str, Any]:
-    from echomq_worker.options import Limits
-
-    limits = bound.options.over(
-        Limits(
-            concurrency=settings.concurrency,
-            prefetch=settings.prefetch,
-            max_attempts=settings.max_attempts,
-            retry=settings.retry_delay_ms,
-            lease_ms=settings.lease_ms,
-        )
-    )
-    if limits.lease_ms < 2 * settings.beat_ms:
-        raise ConfigError(
-            f"handler of {bound.options.queue}: lease_ms={limits.lease_ms}: expected at least two beats "
-            f"(2 x {settings.beat_ms} ms)"
-        )
+    limits = settings.limits_of(bound.options)
     kind = "batch" if bound.options.is_batch else "async" if bound.is_async else "thread"
     return {"queue": bound.options.queue, "handler": bound.name, "kind": kind, **asdict(limits), "retry": limits.retry}

@@ -21,6 +21,7 @@ import typer
 from echomq_worker.cli import Exit, only_ours, say_error
 from echomq_worker.cli.common import Url, WireMode, settings_for
 from echomq_worker.errors import AuthenticationFailed, ConfigError, ServerError
+from echomq_worker.signals import SIGNALS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from echomq_worker.settings import Settings
     from echomq_worker.worker import Worker
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _NODES = 1024
 _LEAVE_S = 0.5
 

@@ -7,7 +7,6 @@ has counted, so the first picture has none.
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 # To find all queues every key of the server is looked at.
 _FIND_EVERY_S = 30.0
-_ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 def top(
@@ -131,9 +129,12 @@ async def _live(looker: Looker, where: str, interval_s: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
+    from echomq_worker.signals import heard
+
     ended = asyncio.Event()
     console = Console()
-    with _signals(ended.set), _keys(ended.set), Live(console=console, screen=True, auto_refresh=False) as live:
+    # A signal ends it as q does, so that the terminal is left as it was.
+    with heard(lambda _: ended.set()), _keys(ended.set), Live(console=console, screen=True, auto_refresh=False) as live:
         while not ended.is_set():
             await _draw(looker, live, where)
             with suppress(TimeoutError):
@@ -149,19 +150,6 @@ async def _draw(looker: Looker, live: Live, where: str) -> None:
         live.update(trouble(where, str(error)), refresh=True)
         return
     live.update(drawn(picture, where, live.console.size.height), refresh=True)
-
-
-@contextmanager
-def _signals(end: Callable[[], None]) -> Iterator[None]:
-    """A signal ends it as q does, so that the terminal is left as it was."""
-    loop = asyncio.get_running_loop()
-    for number in _ENDING:
-        loop.add_signal_handler(number, end)
-    try:
-        yield
-    finally:
-        for number in _ENDING:
-            loop.remove_signal_handler(number)
 
 
 @contextmanager

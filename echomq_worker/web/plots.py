@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -43,16 +43,11 @@ class History:
         """One more; the oldest goes."""
         self.samples.append(sample)
 
-    @property
-    def last(self) -> Sample | None:
-        """The newest."""
-        return self.samples[-1] if self.samples else None
-
     def rates(self, name: str) -> list[tuple[int, float]]:
         """How much a counter has grown a second, from sample to sample; one that was reset has not."""
         return [
             (new.at_ms, max(0, getattr(new, name) - getattr(old, name)) * 1000 / (new.at_ms - old.at_ms))
-            for old, new in _pairs(self.samples)
+            for old, new in pairwise(self.samples)
             if new.at_ms > old.at_ms
         ]
 
@@ -122,10 +117,6 @@ def rounded_up(value: float) -> float:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(step * power for step in (1, 2, 5, 10) if step * power >= value * 0.999_999)
-
-
-def _pairs(samples: deque[Sample]) -> Iterator[tuple[Sample, Sample]]:
-    return pairwise(samples)
 
 
 def _cut(place: float) -> float:

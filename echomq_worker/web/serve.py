@@ -6,9 +6,7 @@ token or basic auth and refuses to start without).
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
-import signal
 import socket
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -18,13 +16,13 @@ from typing import TYPE_CHECKING
 from echomq_worker.errors import ConfigError, shown
 from echomq_worker.hostport import parse_hostport, show_hostport
 from echomq_worker.probes.http import quiet_uvicorn
+from echomq_worker.signals import heard
 from echomq_worker.web.access import LOCAL_HOSTS, Access
 
 if TYPE_CHECKING:
     from echomq_worker.connector import Connector
     from echomq_worker.web.app import Dashboard
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _END_S = 3
 _CONNECTIONS = 500
 
@@ -118,12 +116,10 @@ async def serve(connector: Connector, dash: Dashboard, listening: socket.socket,
     )
     server = Server(config)
 
-    def stop() -> None:
+    def stop(_: object) -> None:
         server.force_exit = server.should_exit
         server.should_exit = True
 
-    loop = asyncio.get_running_loop()
-    for number in SIGNALS:
-        loop.add_signal_handler(number, stop)
-    await connector.open()
-    await server.serve(sockets=[listening])
+    with heard(stop):
+        await connector.open()
+        await server.serve(sockets=[listening])

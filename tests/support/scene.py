@@ -120,8 +120,8 @@ def remembered(dash: Dashboard) -> None:
     now = int(dash.clock.monotonic_ms())
     for name, rate, wait in ((MAILS, 46.0, 900), (REPORTS, 14.0, 4_000)):
         known = dash.sampler.queues[name]
-        if known.history.last is not None:
-            known.history = _history(now, rate, wait, known.history.last)
+        if known.history.samples:
+            known.history = _history(now, rate, wait, known.history.samples[-1])
 
 
 def _history(now: int, rate: float, wait: int, last: Sample) -> History:
