@@ -50,6 +50,8 @@ class Script:
 
     def check(self, keys: Sequence[Any], args: Sequence[Any]) -> None:
         """Raise ScriptContract where a call has not as many keys and arguments as the header states."""
+        if len(keys) == self.keys and len(args) == self.args:
+            return
         for what, given, stated, variadic in (
             ("keys", len(keys), self.keys, self.keys_variadic),
             ("arguments", len(args), self.args, self.args_variadic),

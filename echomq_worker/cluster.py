@@ -254,15 +254,19 @@ class ClusterConnector(Connector):
             replies[number] = [next(again) for _ in group][-1]
 
     def post(self, commands: Sequence[Sequence[Any]]) -> asyncio.Future[Answer] | None:
-        """Send commands of one slot in this turn's write and wait for nothing; see Connector.post.
-
-        What is published reaches every node from any: it goes to another one where the slot's is not connected.
-        """
+        """Send commands of one slot in this turn's write and wait for nothing; see Connector.post."""
         found = set(routes(commands))
         node = self._nodes.ready(max(found)) if len(found) == 1 else None
-        if (node is None or not node.connected) and all(command[0] == "PUBLISH" for command in commands):
-            node = next((one for one in self._nodes if one.connected), None)
         return None if node is None else node.post(commands)
+
+    def publish(self, channel: str, texts: Sequence[str]) -> asyncio.Future[Answer] | None:
+        """PUBLISH each text, as `post` does it: over the channel's own node where it is connected, else over another
+        one, as what is published reaches every node from any.
+        """
+        node = self._nodes.ready(slot(channel))
+        if node is None or not node.connected:
+            node = next((one for one in self._nodes if one.connected), None)
+        return None if node is None else node.publish(channel, texts)
 
     def _stand_of(self, key: str | bytes) -> int:
         return slot(key)

@@ -1,4 +1,4 @@
-"""One multiplexed connection: many callers, replies in order, one write per event-loop turn, one watchdog.
+"""One multiplexed connection: many callers, replies in order, a write or two per event-loop turn, one watchdog.
 
 Source: design section 4 (a client call costs 140 microseconds of CPU; whatever is due goes in one flush).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, Final, Protocol, cast
 
@@ -27,6 +27,8 @@ from echomq_worker.errors import (
 
 Answer = list[Any] | WireError
 """The replies of a batch in order, or what became of the connection. A value, so that no future is left unread."""
+
+Then = Callable[[asyncio.Future[Answer]], object]
 
 _NOTHING_YET: Final = object()
 # Above this many unsent bytes callers wait before they queue more.
@@ -91,6 +93,14 @@ def pack(command: Sequence[Any]) -> bytes:
         ) from None
 
 
+def pack_publish(channel: str, texts: Sequence[str]) -> bytes:
+    """`PUBLISH channel text` for each text as bytes for the wire: in half the time of packing each by itself."""
+    if not "".join(texts).isascii():
+        return b"".join([pack(("PUBLISH", channel, text)) for text in texts])
+    head = f"*3\r\n$7\r\nPUBLISH\r\n${len(channel.encode())}\r\n{channel}\r\n$"
+    return "".join([f"{head}{len(text)}\r\n{text}\r\n" for text in texts]).encode()
+
+
 def _can_be_sent(value: object) -> bool:
     if isinstance(value, str):
         return not any("\ud800" <= character <= "\udfff" for character in value)
@@ -127,13 +137,20 @@ class _Write:
 
 
 class _Batch:
-    __slots__ = ("answer", "replies", "size", "write")
+    __slots__ = ("answer", "replies", "size", "then", "write")
 
-    def __init__(self, answer: asyncio.Future[Answer], size: int, write: _Write) -> None:
+    def __init__(self, answer: asyncio.Future[Answer], size: int, write: _Write, then: Then | None) -> None:
         self.answer = answer
         self.size = size
         self.write = write
+        self.then = then
         self.replies: list[Any] = []
+
+    def end(self, what: Answer) -> None:
+        if not self.answer.done():
+            self.answer.set_result(what)
+        if self.then is not None:
+            self.then(self.answer)
 
 
 class Hearer(Protocol):
@@ -171,6 +188,7 @@ class Link(asyncio.Protocol):
         self._reader = hiredis.Reader(replyError=self._errors, notEnoughData=_NOTHING_YET)
         self._waiting: deque[_Batch] = deque()
         self._next = _Write()
+        self._turning = self._written = False
         self._heard_at = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self._suspect: _Batch | None = None
@@ -185,22 +203,31 @@ class Link(asyncio.Protocol):
         """Whether the peer has sent anything yet."""
         return self._heard_at > 0
 
-    def submit(self, packed: bytes, size: int, *, urgent: bool = True) -> asyncio.Future[Answer]:
-        """Queue `size` packed commands for this turn's write. The future never raises; cancelling it disturbs nothing.
-        What is large leaves at once, unless it is not `urgent`: nobody waits for it.
+    def submit(
+        self, packed: bytes, size: int, *, urgent: bool = True, then: Then | None = None
+    ) -> asyncio.Future[Answer]:
+        """Send `size` packed commands. The future never raises; cancelling it disturbs nothing. `then` is called with
+        it as soon as it is answered, a turn of the loop before whoever awaits it.
+
+        What comes first in a turn of the loop leaves at once, and so does what is large; the rest leaves in one write
+        at the end of the turn. What is not `urgent`, as nobody waits for it, leaves with what comes next.
 
         On a link that has ended nothing is sent, and the answer is ConnectionLost.
         """
         answer: asyncio.Future[Answer] = self._loop.create_future()
         if self._ended:
             answer.set_result(ConnectionLost(f"{self.peer}: the connection was closed"))
+            if then is not None:
+                answer.add_done_callback(then)
             return answer
         write = self._next
-        self._waiting.append(_Batch(answer, size, write))
-        if not write.packed:
-            self._loop.call_soon(self._flush)
+        self._waiting.append(_Batch(answer, size, write, then))
         write.packed.append(packed)
-        if urgent and len(packed) >= _LARGE_BYTES:
+        if not self._turning:
+            self._turning = True
+            self._loop.call_soon(self._end_turn)
+        if urgent and (not self._written or len(packed) >= _LARGE_BYTES):
+            self._written = True
             self._flush()
         if self._watch is None:
             self._watch = self._loop.call_later(self.timeout_s, self._look)
@@ -211,6 +238,11 @@ class Link(asyncio.Protocol):
         if self._watch is not None and not self._waiting:
             self._watch.cancel()
             self._watch = None
+
+    def _end_turn(self) -> None:
+        self._turning = self._written = False
+        if self._next.packed:
+            self._flush()
 
     def _flush(self) -> None:
         write, self._next = self._next, _Write()
@@ -275,9 +307,7 @@ class Link(asyncio.Protocol):
                 replies = batch.replies
                 replies.append(reply)
                 if len(replies) == batch.size:
-                    waiting.popleft()
-                    if not batch.answer.done():
-                        batch.answer.set_result(replies)
+                    waiting.popleft().end(replies)
                 reply = gets()
         except hiredis.ProtocolError:
             self._end(ConnectionLost, "the peer does not speak the protocol (is it TLS on one side only?)")
@@ -308,9 +338,7 @@ class Link(asyncio.Protocol):
             self._watch = None
         self._suspect = None
         while self._waiting:
-            batch = self._waiting.popleft()
-            if not batch.answer.done():
-                batch.answer.set_result(kind(f"{self.peer}: {why}"))
+            self._waiting.popleft().end(kind(f"{self.peer}: {why}"))
 
     def abort(self) -> None:
         """Drop the connection at once; what is unanswered ends as ConnectionLost."""

@@ -39,6 +39,10 @@ class Rest(Protocol):
         """Return when something may have become ready, or after `timeout_ms`."""
         ...
 
+    def leave(self) -> None:
+        """End the park that is on. What it has been handed in this very turn goes to others."""
+        ...
+
     def more(self) -> None:
         """This consumer left work behind: another one that parks should look."""
         ...
@@ -260,7 +264,7 @@ class Consumer:
             self.claims.wait_for_suspect(self._nap.wake)
         # Handlers begin first.
         await asyncio.sleep(0)
-        await self._nap.until(lambda: self._rest.park(left_ms))
+        await self._nap.until(lambda: self._rest.park(left_ms), self._rest.leave)
 
     def _ended(self, job: Job, outcome: Outcome) -> None:
         """A job of ours has ended; its slot is free."""

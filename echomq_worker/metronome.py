@@ -66,24 +66,34 @@ class Metronome:
         self._stopping = False
         self.beaten_ms: float | None = None
 
-    async def park(self, _timeout_ms: float, /) -> None:
-        """Rest until poked: a token came, or a beat has passed and it is this consumer's turn to look."""
+    def rest(self) -> Pooled:
+        """Where one consumer of the pool parks."""
+        return Pooled(self)
+
+    def sit(self) -> asyncio.Future[None] | None:
+        """What one idle consumer waits for, who stands up at the end; None when it need not wait."""
         if self._owed:
             # A token came when the last idle consumer had just gone.
             self._owed = False
-            return
+            return None
         seat: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._idle.append(seat)
         self._nap.wake()
-        try:
-            await seat
-        finally:
-            if not seat.done() or seat.cancelled():
-                self._leave(seat)
+        return seat
 
-    def more(self) -> None:
-        """A consumer filled all its slots: the next idle one should look as well."""
-        self._poke()
+    def stand_up(self, seat: asyncio.Future[None]) -> None:
+        """Nobody waits for this any more."""
+        if seat in self._idle:
+            self._idle.remove(seat)
+
+    def poke(self) -> bool:
+        """Have the consumer that is idle longest look; False when there is none."""
+        while self._idle:
+            seat = self._idle.popleft()
+            if not seat.done():
+                seat.set_result(None)
+                return True
+        return False
 
     def stop(self) -> None:
         """End `run`. Twice is fine."""
@@ -99,7 +109,7 @@ class Metronome:
             swept = await self._recovery.beat()
         self.beaten_ms = self._clock.monotonic_ms()
         self._next_beat_ms = self._rhythm.after(self.beaten_ms)
-        self._poke()
+        self.poke()
         return swept
 
     async def run(self) -> None:
@@ -123,22 +133,41 @@ class Metronome:
             await self._nap.sleep(self._clock, left_ms)
             return
 
+        keys = (self._keys.wake, self._keys.ready)
+
         async def one_token() -> None:
-            keys = (self._keys.wake, self._keys.ready)
             if await self._parking.blpop(keys, max(1.0, left_ms)) is not None:
-                self._owed = not self._poke()
+                self._owed = not self.poke()
 
         # A stop ends the BLPOP; a consumer that goes idle, which wakes the other nap, need not.
-        await self._end.until(one_token)
+        await self._end.until(one_token, lambda: self._parking.leave(keys))
 
-    def _poke(self) -> bool:
-        while self._idle:
-            seat = self._idle.popleft()
-            if not seat.done():
-                seat.set_result(None)
-                return True
-        return False
 
-    def _leave(self, seat: asyncio.Future[None]) -> None:
-        if seat in self._idle:
-            self._idle.remove(seat)
+class Pooled:
+    """The rest of one consumer of a pool: it waits for its turn with the Metronome."""
+
+    __slots__ = ("_metronome", "_seat")
+
+    def __init__(self, metronome: Metronome) -> None:
+        self._metronome = metronome
+        self._seat: asyncio.Future[None] | None = None
+
+    async def park(self, _timeout_ms: float, /) -> None:
+        """Rest until poked: a token came, or a beat has passed and it is this consumer's turn to look."""
+        self._seat = seat = self._metronome.sit()
+        if seat is None:
+            return
+        try:
+            await seat
+        finally:
+            self._seat = None
+            self._metronome.stand_up(seat)
+
+    def leave(self) -> None:
+        """End the park that is on."""
+        if self._seat is not None and not self._seat.done():
+            self._seat.set_result(None)
+
+    def more(self) -> None:
+        """This consumer filled all its slots: the next idle one should look as well."""
+        self._metronome.poke()

@@ -8,18 +8,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-import anyio
-
 from echomq_worker.clock import Clock
 
 
 class Nap:
     """One sleeper, any number of wakers. A wake that comes before the sleep ends it at once; wakes do not add up."""
 
-    __slots__ = ("_scope", "_waiter", "_woken")
+    __slots__ = ("_end", "_waiter", "_woken")
 
     def __init__(self) -> None:
-        self._scope: anyio.CancelScope | None = None
+        self._end: Callable[[], None] | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._woken = False
 
@@ -27,8 +25,8 @@ class Nap:
         """End the wait that is on, or the next one."""
         self._woken = True
         self._rise()
-        if self._scope is not None:
-            self._scope.cancel()
+        if self._end is not None:
+            self._end()
 
     async def sleep(self, clock: Clock, ms: float) -> bool:
         """Wait for `ms` milliseconds on `clock`, or until woken. Answers whether it was woken."""
@@ -49,17 +47,18 @@ class Nap:
                 self._waiter = None
         return self._take()
 
-    async def until(self, wait: Callable[[], Awaitable[object]]) -> bool:
-        """Wait for `wait()`, which is cancelled by a wake and never begun after one. Answers whether it was woken.
+    async def until(self, wait: Callable[[], Awaitable[object]], end: Callable[[], None]) -> bool:
+        """Wait for `wait()`, which is never begun after a wake; one that comes meanwhile calls `end`, which makes it
+        return. Answers whether it was woken.
 
         Errors of the wait come through.
         """
         if not self._woken:
+            self._end = end
             try:
-                with anyio.CancelScope() as self._scope:
-                    await wait()
+                await wait()
             finally:
-                self._scope = None
+                self._end = None
         return self._take()
 
     def _rise(self) -> None:

@@ -116,6 +116,15 @@ class Parking:
         token = seat.take_owed() or await self._wait(seat, timeout_ms / 1000, stands_ms / 1000)
         return None if token is None else token.key
 
+    def leave(self, keys: Sequence[str | bytes]) -> None:
+        """End the wait on these keys, if one is on: it returns None. A token that it was just told of is there for the
+        next wait on them, or goes back.
+        """
+        seat = self._seats.get(tuple(keys))
+        if seat is not None and seat.waiter is not None:
+            seat.leaving = True
+            seat.tell(None)
+
     def _seat(self, keys: tuple[str | bytes, ...]) -> Seat:
         seat = self._seats.get(keys)
         if seat is None:
@@ -128,7 +137,7 @@ class Parking:
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Token | BaseException | None] = loop.create_future()
         seat.waiter = waiter
-        seat.until_s, seat.stands_s, seat.listed = loop.time() + timeout_s, stands_s, True
+        seat.until_s, seat.stands_s, seat.listed, seat.leaving = loop.time() + timeout_s, stands_s, True, False
         timer = loop.call_at(seat.until_s, self._expire, seat)
         self._look_soon()
         try:
@@ -141,6 +150,9 @@ class Parking:
             timer.cancel()
             seat.waiter = None
             seat.left_s = loop.time()
+        if isinstance(told, Token) and seat.leaving:
+            self._owe(seat, told)
+            return None
         if not isinstance(told, BaseException):
             return told
         try:
@@ -193,8 +205,7 @@ class Parking:
         if self._client_id is None and len(self._standing) < len(self._seats):
             lasts_s = min(lasts_s, _BLIND_S)
         self._ending = False
-        self._answer = link.submit(pack(("BLPOP", *keys, f"{lasts_s:.3f}")), 1)
-        self._answer.add_done_callback(self._answered)
+        self._answer = link.submit(pack(("BLPOP", *keys, f"{lasts_s:.3f}")), 1, then=self._answered)
 
     def _join(self) -> None:
         if not self._crowded:

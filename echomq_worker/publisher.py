@@ -56,8 +56,7 @@ class Publisher:
     def _publish(self, texts: Sequence[str]) -> None:
         if not texts:
             return
-        channel = self._channel
-        sent = self._connector.post([("PUBLISH", channel, text) for text in texts])
+        sent = self._connector.publish(self._channel, texts)
         if sent is None:
             self.dropped += len(texts)
         else:

@@ -42,7 +42,7 @@ class Token(NamedTuple):
 class Seat:
     """A set of keys, and whoever waits for a token on them. `listed`: they belong in the next BLPOP."""
 
-    __slots__ = ("going_back", "keys", "left_s", "listed", "owed", "stands_s", "until_s", "waiter")
+    __slots__ = ("going_back", "keys", "leaving", "left_s", "listed", "owed", "stands_s", "until_s", "waiter")
 
     def __init__(self, keys: tuple[str | bytes, ...]) -> None:
         self.keys = keys
@@ -50,6 +50,7 @@ class Seat:
         self.until_s = 0.0
         self.stands_s = 0.0
         self.left_s = 0.0
+        self.leaving = False
         self.listed = False
         self.owed: Token | None = None
         self.going_back: asyncio.TimerHandle | None = None

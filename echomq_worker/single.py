@@ -17,7 +17,7 @@ from echomq_worker import bounds
 from echomq_worker.address import Kind
 from echomq_worker.bounds import checked
 from echomq_worker.clock import Clock, SystemClock
-from echomq_worker.connection import Answer, Hearer, Link, pack
+from echomq_worker.connection import Answer, Hearer, Link, pack, pack_publish
 from echomq_worker.endpoint import Endpoint
 from echomq_worker.errors import ConfigError, ConnectionLost, EchoMQError, Unavailable, Unreachable, WireError
 from echomq_worker.handshake import establish
@@ -41,7 +41,7 @@ class Wire(Protocol):
 class Connector:
     """One multiplexed connection to the server; belongs to the event loop that uses it first.
 
-    Whatever is called in one event-loop turn leaves in one write. Cancelling a caller does not touch the connection:
+    What is called first in an event-loop turn leaves at once, the rest of the turn in one write. Cancelling a caller does not touch the connection:
     its command runs, the reply is dropped. After a loss the next call connects again, once per call, and passes the
     fence first. Commands that block (BLPOP) or change the connection (SUBSCRIBE, SELECT) do not belong here.
     """
@@ -188,6 +188,13 @@ class Connector:
         if link is None or link.closed:
             return None
         return link.submit(b"".join([pack(command) for command in commands]), len(commands), urgent=False)
+
+    def publish(self, channel: str, texts: Sequence[str]) -> asyncio.Future[Answer] | None:
+        """PUBLISH each text, as `post` does it."""
+        link = self._link
+        if link is None or link.closed:
+            return None
+        return link.submit(pack_publish(channel, texts), len(texts), urgent=False)
 
     def parking(self, *, margin_ms: int = MARGIN_MS) -> Parking:
         """A connection for blocking waits; it is closed with the connector. Raises EchoMQError on a closed one."""

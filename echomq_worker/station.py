@@ -96,6 +96,10 @@ class Alone:
         """Return at the first token, or after `timeout_ms`. Raises WireError."""
         await self._parking.blpop(self._keys, max(1.0, timeout_ms))
 
+    def leave(self) -> None:
+        """End the park that is on; a token goes back."""
+        self._parking.leave(self._keys)
+
     def more(self) -> None:
         """Nobody else rests here."""
 
@@ -286,7 +290,8 @@ class Station:
 
     def _consumer(self, number: int, size: int, ahead: int) -> Consumer:
         shared, pace = self._shared, self._pace
-        rest: Rest = self.metronome or Alone(shared.connector.parking_for(self.keys.wake), self.keys)
+        alone = Alone(shared.connector.parking_for(self.keys.wake), self.keys)
+        rest: Rest = alone if self.metronome is None else self.metronome.rest()
         claims = Claims(
             self._context,
             consumer=f"{pace.name}-{number}",

@@ -92,6 +92,6 @@ class BatchConsumer(Consumer):
         left_ms = self._left_ms()
         open_ms = self._window.left_ms(self._clock.monotonic_ms())
         if open_ms is None:
-            await self._nap.until(lambda: self._rest.park(left_ms))
+            await self._nap.until(lambda: self._rest.park(left_ms), self._rest.leave)
         else:
             await self._nap.sleep(self._clock, max(1.0, min(left_ms, open_ms, LOOK_MS)))

@@ -181,7 +181,7 @@ async def test_what_is_published_on_one_node_is_heard_on_another(cluster: Valkey
         # It is connected to the owner of the fence, not to that of the channel's slot.
         connect(cluster.url) as publishing,
     ):
-        answer = publishing.post([("PUBLISH", Keys("pool").events, '{"event":"progress","job":"x"}')])
+        answer = publishing.publish(Keys("pool").events, ['{"event":"progress","job":"x"}'])
         assert answer is not None
         assert (await anext(stream)).job == "x"
         await answer

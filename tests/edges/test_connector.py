@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import redis.asyncio
 import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
 
-from echomq_worker.connection import reply_error
+from echomq_worker.connection import pack, pack_publish, reply_error
 from echomq_worker.connector import Connector, connect
 from echomq_worker.errors import (
     ConfigError,
@@ -95,8 +97,9 @@ def _writes_of(connector: Connector, monkeypatch: pytest.MonkeyPatch) -> list[by
     return writes
 
 
-async def test_many_callers_in_one_turn_leave_in_one_write(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """100 calls and a pipeline of one event-loop turn are one write to the transport.
+async def test_many_callers_in_one_turn_leave_in_two_writes(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 calls and a pipeline of one event-loop turn: the first leaves at once, the rest in one write to the
+    transport. The next turn begins anew.
 
     Report 80 (taskforcesh/bullmq#3401).
     """
@@ -104,19 +107,42 @@ async def test_many_callers_in_one_turn_leave_in_one_write(url: str, monkeypatch
         writes = _writes_of(connector, monkeypatch)
         calls = [connector.call("ECHO", i) for i in range(100)]
         replies = await asyncio.gather(*calls, connector.pipeline([("ECHO", "x"), ("ECHO", "y")]))
-    assert replies == [*(str(i).encode() for i in range(100)), [b"x", b"y"]]
-    assert len(writes) == 1
+        assert replies == [*(str(i).encode() for i in range(100)), [b"x", b"y"]]
+        assert [write.count(b"ECHO") for write in writes] == [1, 101]
+        await connector.call("ECHO", "z")
+        assert [write.count(b"ECHO") for write in writes] == [1, 101, 1]
+
+
+async def test_what_nobody_waits_for_leaves_with_what_comes_next(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is posted is no first write of a turn, and takes that place from nobody."""
+    async with connect(url) as connector:
+        writes, link = _writes_of(connector, monkeypatch), connector._link
+        posted = connector.publish("emq:{q}:events", ["a", "b"])
+        assert writes == []
+        assert posted is not None
+        assert link is not None
+        echoes = [link.submit(pack(("ECHO", text)), 1) for text in ("x", "y")]
+        assert await asyncio.gather(posted, *echoes) == [[0, 0], [b"x"], [b"y"]]
+    assert [(write.count(b"PUBLISH"), write.count(b"ECHO")) for write in writes] == [(2, 1), (0, 1)]
+
+
+@given(st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"])), min_size=1), st.text("q{}:é", max_size=9))
+def test_many_publishes_are_packed_as_each_is(texts: list[str], channel: str) -> None:
+    """Texts of any characters, ASCII or not."""
+    assert pack_publish(channel, texts) == b"".join(pack(("PUBLISH", channel, text)) for text in texts)
 
 
 async def test_what_is_large_does_not_wait_for_the_end_of_the_turn(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command of a KiB leaves at once, with what was queued before it; what follows in the same turn is a write of
-    its own. Replies are in the order of the calls.
+    its own, as what came first was. Replies are in the order of the calls.
     """
     async with connect(url) as connector:
         writes = _writes_of(connector, monkeypatch)
-        replies = await asyncio.gather(*(connector.call("ECHO", text) for text in ("first", "x" * 1_024, "y", "z")))
-    assert replies == [b"first", b"x" * 1_024, b"y", b"z"]
-    assert [write.count(b"ECHO") for write in writes] == [2, 2]
+        replies = await asyncio.gather(
+            *(connector.call("ECHO", text) for text in ("first", "w", "x" * 1_024, "y", "z"))
+        )
+    assert replies == [b"first", b"w", b"x" * 1_024, b"y", b"z"]
+    assert [write.count(b"ECHO") for write in writes] == [1, 2, 2]
 
 
 @pytest.mark.parametrize(

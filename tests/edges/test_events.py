@@ -216,7 +216,7 @@ async def test_events_whose_fate_nobody_knows_are_counted() -> None:
     answer = asyncio.get_running_loop().create_future()
 
     class Connection:
-        def post(self, _commands: object) -> object:
+        def publish(self, _channel: str, _texts: object) -> object:
             return answer
 
     publisher = Publisher(cast("Connector", Connection()), Keys("a"), log=Lines())

@@ -20,6 +20,7 @@ from echomq_worker.errors import (
     Unreachable,
 )
 from echomq_worker.parking import Parking
+from echomq_worker.seats import Token
 from tests.support.proxy import Proxy
 from tests.support.valkey import ValkeyServer
 from tests.support.waiting import passes, wait_until
@@ -203,6 +204,25 @@ async def test_closing_a_standing_wait_on_a_silent_server_is_bounded(server: Val
         await parking.aclose()
         assert time.monotonic() - started < 20
         proxy.flow()
+
+
+async def test_who_leaves_waits_no_more_and_keeps_no_token(url: str, raw: redis.asyncio.Redis) -> None:
+    """Left, a wait returns None and its BLPOP stands; a token that was handed out in the same turn is there for the
+    next wait.
+    """
+    async with connect(url) as connector:
+        parking = connector.parking()
+        parking.leave([WAKE])
+        wait = asyncio.ensure_future(parking.blpop([WAKE], 60_000))
+        await _parked(raw)
+        parking.leave([WAKE])
+        assert await wait is None
+        again = asyncio.ensure_future(parking.blpop([WAKE], 60_000))
+        await asyncio.sleep(0)
+        parking._seats[(WAKE,)].tell(Token(WAKE.encode(), b"1"))
+        parking.leave([WAKE])
+        assert await again is None
+        assert await parking.blpop([WAKE], 60_000) == WAKE.encode()
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3, 5, 8, 13])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -247,7 +248,8 @@ async def test_what_answers_is_no_server(url: str) -> None:
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak the protocol"),
         (b"-DENIED Running in protected mode\r\n", "DENIED Running in protected mode"),
         (b"+OK\r\n" * 9, "a reply that nobody asked for"),
-        (b"", "the server closed the connection"),
+        # What it has not read by then makes the system say it another way.
+        (b"", "the server closed the connection|the connection broke"),
     ):
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
             port = listener.sockets[0].getsockname()[1]
@@ -257,7 +259,7 @@ async def test_what_answers_is_no_server(url: str) -> None:
                 # Its OK for GET stands where a version should be.
                 continue
             assert isinstance(caught.value, Unreachable)
-            assert words in str(caught.value)
+            assert re.search(words, str(caught.value))
             assert "\n" not in str(caught.value)
 
 

@@ -53,7 +53,7 @@ class Pool:
             self.tasks.start_soon(self._rest, name, name=name)
 
     async def _rest(self, name: str) -> None:
-        await self.made.park(60_000)
+        await self.made.rest().park(60_000)
         self.poked.append(name)
 
 
@@ -128,10 +128,10 @@ async def test_a_consumer_that_left_work_behind_pokes_the_next(url: str) -> None
     async with pool(url, runs=False) as made:
         made.park("a", "b")
         await asyncio.sleep(0)
-        made.made.more()
+        made.made.poke()
         await wait_until(lambda: made.poked == ["a"], "the first looks")
-        made.made.more()
-        made.made.more()
+        made.made.poke()
+        made.made.poke()
         await wait_until(lambda: made.poked == ["a", "b"], "the second looks")
 
 
@@ -139,10 +139,10 @@ async def test_who_left_its_seat_is_not_poked(url: str) -> None:
     """A consumer that stops, or is woken by something else, takes no poke with it."""
     async with pool(url, runs=False) as made:
         with anyio.move_on_after(0):
-            await made.made.park(60_000)
+            await made.made.rest().park(60_000)
         made.park("a")
         await asyncio.sleep(0)
-        made.made.more()
+        made.made.poke()
         await wait_until(lambda: made.poked == ["a"], "the one that is there looks")
 
 
@@ -162,7 +162,7 @@ async def test_a_token_that_comes_when_the_last_idle_one_has_just_gone_is_not_lo
     async with pool(url) as made:
         made.park("a")
         await parked(raw)
-        made.made.more()
+        made.made.poke()
         await wait_until(lambda: made.poked == ["a"], "nobody is idle")
         await push(raw)
 
@@ -282,9 +282,9 @@ async def test_a_wire_error_waits_on_the_degraded_curve_whoever_goes_idle() -> N
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(made.run)
         for tries, wait_ms in enumerate([100, 200, 400], 1):
-            tasks.start_soon(made.park, 1_000)
+            tasks.start_soon(made.rest().park, 1_000)
             await wait_until(lambda: clock.sleepers == 1, "it waits")
-            tasks.start_soon(made.park, 1_000)
+            tasks.start_soon(made.rest().park, 1_000)
             for _ in range(5):
                 await asyncio.sleep(0)
             clock.advance(wait_ms - 1)

@@ -48,7 +48,7 @@ async def test_a_wake_before_the_nap_ends_it_at_once_and_wakes_do_not_add_up() -
     async def never() -> None:
         raise AssertionError("the wait was begun")
 
-    assert await nap.until(never) is True
+    assert await nap.until(never, lambda: None) is True
     assert await nap.sleep(SystemClock(), 1) is False
 
 
@@ -63,6 +63,23 @@ async def test_a_wake_in_the_turn_in_which_the_wait_ends_is_not_lost() -> None:
     assert await nap.sleep(SystemClock(), 1) is False
 
 
+async def test_a_wake_ends_what_is_waited_for() -> None:
+    """It is asked to end, once, and returns; a wake after that has nothing to end."""
+    nap, ended = Nap(), asyncio.Event()
+    asked: list[str] = []
+
+    def end() -> None:
+        asked.append("to end")
+        ended.set()
+
+    waiting = asyncio.create_task(nap.until(ended.wait, end))
+    await asyncio.sleep(0)
+    nap.wake()
+    assert await waiting is True
+    nap.wake()
+    assert asked == ["to end"]
+
+
 async def test_errors_of_the_wait_come_through() -> None:
     """A wait that fails is not a wake; the nap can be used again."""
     nap = Nap()
@@ -71,7 +88,7 @@ async def test_errors_of_the_wait_come_through() -> None:
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        await nap.until(broken)
+        await nap.until(broken, lambda: None)
     assert await nap.sleep(SystemClock(), 1) is False
 
 
@@ -81,7 +98,7 @@ async def test_a_cancellation_of_the_sleeper_comes_through() -> None:
     after: list[str] = []
 
     async def sleeper() -> None:
-        await nap.until(anyio.sleep_forever)
+        await nap.until(anyio.sleep_forever, lambda: None)
         after.append("went on")
 
     async with anyio.create_task_group() as tasks:
@@ -103,7 +120,7 @@ async def test_a_wake_does_not_hide_a_cancellation_in_the_same_turn(wake_first: 
     after: list[str] = []
 
     async def sleeper() -> None:
-        await nap.until(anyio.sleep_forever)
+        await nap.until(anyio.sleep_forever, lambda: None)
         after.append("went on")
 
     task = asyncio.create_task(sleeper())
