@@ -20,6 +20,7 @@ from echomq_worker.errors import WireError
 from echomq_worker.jobs import Jobs
 from tests.support.fleet import BEAT_MS, Fleet, fleet
 from tests.support.keyspace import keyspace_of
+from tests.support.process import WorkerProcess
 from tests.support.sentinel import Watched, watched
 from tests.support.valkey import ValkeyServer, raw_client
 from tests.support.waiting import passes, wait_until
@@ -116,6 +117,10 @@ def _connections(server: ValkeyServer) -> Counter[str]:
     return Counter(one["name"] for one in clients if one["name"].startswith("echomq-"))
 
 
+def _is_well(worker: WorkerProcess) -> bool:
+    return len(worker.records("degraded")) == len(worker.records("recovered"))
+
+
 async def _nothing_left(primary: ValkeyServer) -> None:
     async with raw_client(primary.url) as raw:
 
@@ -153,6 +158,7 @@ async def test_failovers_during_a_load_lose_nothing_that_the_servers_kept() -> N
             last = servers.primary()
             await wait_until(lambda: _connections(last) == Counter(EACH + EACH), "every connection has followed")
         await _nothing_left(last)
+        await wait_until(lambda: all(map(_is_well, workers.workers)), "both say that the outages are over")
         of_their_own = servers.failovers() > 2
         assert all(worker.alive for worker in workers.workers)
         starts, ends = workers.notes("start"), Counter(note.id for note in workers.notes("end"))

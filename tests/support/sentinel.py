@@ -28,7 +28,7 @@ DOWN_AFTER_MS = 1_000
 # A primary waits for more replicas that want the same, five seconds unless told so.
 FAST_SYNC = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
 _READY_S = 60.0
-_FAILOVER_S = 25.0
+_FAILOVER_S = 60.0
 
 
 class Sentinel:
@@ -70,7 +70,7 @@ class Sentinel:
 
     def ask(self, *command: str | int) -> Any:
         """What it answers a client of the tests' own; blocks."""
-        with redis.Redis("127.0.0.1", self.port, socket_timeout=1, retry=Retry(NoBackoff(), 0)) as client:
+        with redis.Redis("127.0.0.1", self.port, socket_timeout=20, retry=Retry(NoBackoff(), 0)) as client:
             # As it says it: the client library's own reading of these replies has changed over time.
             client.response_callbacks.clear()
             told: Any = client
