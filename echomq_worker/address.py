@@ -35,7 +35,7 @@ _TLS_OPTIONS = frozenset(
         "ssl_password",
     }
 )
-# A misspelt `password` is no option, and its value a password all the same.
+# If `password` is misspelt the option is unknown, but its value is still a password.
 _SHOWN_OPTIONS = (_COMMON_OPTIONS | _SENTINEL_OPTIONS | _TLS_OPTIONS) - {
     "password",
     "sentinel_password",

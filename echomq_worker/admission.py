@@ -17,7 +17,7 @@ from echomq_worker.keyspace import Keys, check_name
 from echomq_worker.rows import Receipt
 from echomq_worker.script import Call, evaluate
 
-# Above it the server's own arithmetic is no longer exact, and a time to live no longer taken.
+# Above this the server's arithmetic is not exact, and it refuses a time to live.
 MOST_MS = 2**53
 _VERDICT_REFUSED = -1
 

@@ -41,7 +41,7 @@ class ExecuteBatch(Protocol):
 
 
 class BadAnswer(Exception):
-    """What a batch handler answered, or did not, for a job."""
+    """A batch handler gave no answer for a job, or one that is none."""
 
 
 class Batch:

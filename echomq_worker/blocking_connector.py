@@ -16,7 +16,7 @@ from echomq_worker.endpoint import Endpoint
 class BlockingConnector(BlockingServer):
     """Commands for the threads of a process, over as many connections as threads call at the same time.
 
-    Making one opens nothing: the first call connects, in the process and the thread that makes it. A connection that
+    Making one opens nothing: the first call connects, in its own process and thread. A connection that
     the server has closed meanwhile is replaced before anything is sent; nothing is ever sent twice, but for what a node
     of a cluster has refused and sent on.
     """

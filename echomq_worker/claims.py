@@ -1,4 +1,4 @@
-"""Claims: how one consumer takes jobs, so that nothing is lost when a reply is.
+"""Claims: how one consumer takes jobs, so that no job is lost when a reply is.
 
 Source: protocol section 4 (receipts, suspects, `held`), script `claim_many`. One claim is in flight at a time. Each
 carries the number of the last reply that was read; a claim whose reply was lost is found again by its receipt.
@@ -124,8 +124,8 @@ class Claims:
                 held = f"{int(attempts)}{fence}"
                 job = Job(context, id.decode(), payload, int(attempts), count_of(failures), lane, held)
             except ValueError:
-                # No client of ours wrote that, and no verdict on it could be told. Its lease runs out like that of a
-                # claim that never ended, until a claim buries it for that.
+                # Not written by a client of ours, and no verdict on it could be sent. Its lease runs out as if the
+                # claim had crashed, until so many crashes bury it.
                 continue
             jobs.append(job)
             if crashes >= SUSPECT_CRASHES:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 _NS_PER_MS = 1_000_000
-# An event loop with a timer of whole milliseconds may wake somebody so much too early.
+# An event loop whose timer counts whole milliseconds may wake a sleeper this much too early.
 _EARLY_MS = 2.0
 _EARLY_PART = 1 / 200
 

@@ -28,7 +28,7 @@ from echomq_worker.twins import SCRIPTS, Spoken, least
 
 T = TypeVar("T")
 
-# What a node says that is no primary now: after a failover its slots are somewhere else.
+# What a node answers that is not a primary (any more): its slots have moved with a failover.
 _NO_PRIMARY = frozenset({"LOADING", "MASTERDOWN", "READONLY"})
 
 
@@ -246,7 +246,7 @@ class ClusterConnector(Connector):
         try:
             again = iter(await self._at(address).pipeline([command for group in groups for command in group]))
         except WireError as error:
-            # The others were answered.
+            # Only what went to this node has failed; the replies of other nodes stand.
             for number in numbers:
                 replies[number] = error
             return

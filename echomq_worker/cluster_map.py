@@ -14,7 +14,7 @@ from echomq_worker.address import Host
 from echomq_worker.errors import EchoMQError, Unavailable
 from echomq_worker.keyspace import SLOTS
 
-# How a node calls itself that does not know its own address, and one that others do not know.
+# The host that a node gives when it does not know its own address, and for one whose address it does not know.
 _NO_HOST = frozenset({"", "?"})
 
 

@@ -120,7 +120,7 @@ class Nodes:
         self._nodes: dict[Host, Node] = {}
         self._map: SlotMap | None = None
         self._doubted: set[Host] = set()
-        # Who has told of a change: it knows more than the others.
+        # Nodes that have redirected us: they know the new map, so they are asked for it before the others.
         self._ask_first: list[Host] = []
         self._asking: asyncio.Task[EchoMQError | None] | None = None
         self._retiring: dict[asyncio.Task[None], Node] = {}
@@ -272,7 +272,7 @@ class Nodes:
     async def _asked(self, address: Host) -> Any:
         """The reply to CLUSTER SLOTS over the connection that stands, else over one for this question."""
         node = self._nodes.get(address)
-        # Not by a call: that would connect where it is not, and ask us for the map.
+        # Posted, not called: a call would open a connection where there is none, and opening one asks us for the map.
         asked = None if node is None else node.post([_MAP])
         if asked is not None:
             answer = await asked
@@ -345,7 +345,7 @@ class Nodes:
 
 async def _retire(node: Node) -> None:
     """Close the connection to a node without slots, when what was sent to it is answered."""
-    # Replies come in order: when this one is there, all are.
+    # Replies come in order: when this PING is answered, so is everything that was sent before it.
     while node.pending and (answer := node.post([("PING",)])) is not None:
         await asyncio.wait({answer})
     await node.aclose()

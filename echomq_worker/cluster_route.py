@@ -36,7 +36,7 @@ _TWIN = "EMQ."
 _NO_KEY = frozenset({"CLIENT", "CONFIG", "DISCARD", "ECHO", "EXEC", "INFO", "MULTI", "PING", "TIME"})
 # Where the first two words decide.
 _PAIRS = {("SCRIPT", "LOAD"): EVERY, ("PUBSUB", "CHANNELS"): ANY}
-# A pattern with a hash tag that is no pattern itself: all keys like it share a slot.
+# A pattern whose hash tag holds no wildcard: all keys that match it share one slot.
 _TAGGED = re.compile(rb"[^*?\[\]\\{}]*\{([^*?\[\]\\{}]+)\}.*", re.DOTALL)
 
 
@@ -44,7 +44,8 @@ def route(command: Sequence[Any]) -> int:
     """The slot of a command's keys or channel, ANY or EVERY. Raises InvalidArgument for a command without a place."""
     name = _word(command, 0)
     if name in _SCRIPTS or name.startswith(_TWIN):
-        # The number of keys stands before them; a script without any could run anywhere, and so belongs nowhere.
+        # The number of keys stands before the keys. A script without keys could run on any node, so it has no place
+        # here.
         first = 3 if name in _SCRIPTS else 2
         if len(command) > first and str(command[first - 1]) != "0":
             return slot(_key(command[first]))

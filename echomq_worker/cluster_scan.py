@@ -35,7 +35,7 @@ async def scan(nodes: Nodes, command: Sequence[Any]) -> list[Any]:
     node = await nodes.of(slot)
     if at != node.address:
         cursor = _START
-    # Any key of the slot: whether the node has it still is not told by SCAN.
+    # A command with any key of the slot: SCAN itself does not tell whether the node still owns it.
     probe = ("EXISTS", pattern[: pattern.index(b"}") + 1])
     there, page = await node.pipeline([probe, ("SCAN", cursor, *words[2:])])
     if isinstance(there, EchoMQError):
@@ -50,7 +50,7 @@ async def scan(nodes: Nodes, command: Sequence[Any]) -> list[Any]:
 
 
 async def _of_all(nodes: Nodes, at: Host | None, cursor: bytes, words: Sequence[Any]) -> list[Any]:
-    # A node that has gone since the last step was replaced by another, of which nothing is known: on with the next.
+    # A node that has gone since the last step was replaced by one that we know nothing of: go on with the next.
     left = [node for node in await nodes.primaries() if at is None or node.address >= at]
     if not left:
         return [_START, []]

@@ -56,7 +56,7 @@ def encode(value: object, *, what: str = "payload") -> bytes:
         reason = type(exc).__name__
     else:
         return _bounded(written, what)
-    # Raised out here, so that what quotes the value is not chained to it.
+    # Raised outside the except block: the library's own error quotes the value, and must not be chained to ours.
     raise InvalidArgument(
         f"{what} of type {_named(type(value))}: cannot be written ({reason}), "
         "expected bytes, text, JSON values without NaN, pydantic models or dataclasses"
@@ -80,7 +80,7 @@ def decoder_for(annotation: Any) -> Decoder:
     raw = [member for member in members if _is_raw(_base(member))]
     if raw:
         others = [member for member in members if member not in raw]
-        # Text is tried before bytes, which any payload is.
+        # Text is tried before bytes: any payload would pass as bytes.
         raw.sort(key=lambda member: _base(member) is bytes)
         return _first_of([*([decoder_for(reduce(or_, others))] if others else []), *map(decoder_for, raw)])
     return _raw_decoder(annotation) if _is_raw(_base(annotation)) else _json_decoder(annotation)

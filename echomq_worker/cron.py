@@ -5,7 +5,8 @@ has the rules of Debian's cron; it is imported where one is asked, and is there 
 
 - A time of day (neither the minute nor the hour begins with `*`) runs once a day: in an hour that is skipped at the
   first moment behind it, in an hour that comes twice the first time.
-- Any other expression goes by real time: nothing in the hour that is skipped, and in both of those of one name.
+- Any other expression goes by real time: it does not run in an hour that is skipped, and runs in both of two hours
+  that have the same name.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Cron:
         cronsim, expression, zone = _cronsim(), self._checked(), _zone(self.zone)
         try:
             start = datetime.fromtimestamp(ms // 1000, zone)
-            # In an hour that comes twice the calendar names the first one, also when that is over.
+            # In an hour that comes twice the calendar gives the first of the two moments, even when that has passed.
             for run in cronsim.CronSim(expression, start):
                 at_ms = int(run.timestamp()) * 1000
                 if at_ms > ms:

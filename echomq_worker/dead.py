@@ -2,7 +2,7 @@
 
 Source: issue "Every control" (requeue and delete of many dead jobs by filter; maximum age and count of the dead set,
 off by default, kept by the Pump). The scripts are those of a single job, many to a round trip, so that the server is
-never held for long. Nothing records when a job died: an age is that of its id, on the producer's clock.
+never held for long. When a job died is not recorded: its age is that of its id, by the producer's clock.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class DeadFilter:
         if self.error is not None and not isinstance(self.error, str):
             raise InvalidArgument(f"error of type {type(self.error).__name__}: expected a text")
         if self.error == "":
-            # It is a part of every error: who has an empty variable there would get all of them.
+            # The empty text is part of every error: somebody whose variable is empty by mistake would requeue or delete
+            # all.
             raise InvalidArgument("error is empty, expected a part of the last error")
         for id in self.ids or ():
             check_id(id)
@@ -157,7 +158,7 @@ async def _pages(wire: Wire, keys: Keys) -> AsyncIterator[list[str]]:
         if not page:
             return
         start = b"(" + page[-1]
-        # What is no branded id is none of ours to touch: the audit names it.
+        # An id that is not branded is not ours to touch; the audit reports it.
         yield [text for id in page if is_branded(text := id.decode("utf-8", "replace"))]
 
 

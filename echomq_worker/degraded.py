@@ -19,8 +19,8 @@ CAP_MS = 30_000
 SCRIPT_ERRORS = 10
 
 Fault = WireError | ServerError | AuthenticationFailed
-# The same, for `except`: what a loop waits for. A login may be refused in flight by a server that has taken over and
-# has no users yet.
+# For `except`: the errors that a loop waits out. A login may be refused for a while by a server that has taken over and
+# does not know the users yet.
 FAULTS = (WireError, ServerError, AuthenticationFailed)
 
 

@@ -155,7 +155,7 @@ class Endpoint:
         except RedisError as error:
             raise Unreachable(f"{self.safe}: {told(error)}") from error
         if not made:
-            # Its connections have their sockets opened by a method that is not public, and that we replace.
+            # We override a method of redis-py's connections that is not public, the one that opens the socket.
             raise ConfigError(
                 f"redis-py {redis.__version__}: it does not open connections as expected, use another one"
             )
@@ -211,7 +211,7 @@ def _check_files(address: Address) -> None:
 def _dialer(address: Address) -> Dialer:
     _check_files(address)
     settings: dict[str, Any] = {**(address.tls or {})}
-    # What it would tell the server about itself is read from the disk, in the event loop; older ones do not have this.
+    # redis-py would read what it tells the server about itself from the disk, in the event loop; older versions do not.
     if "driver_info" in inspect.signature(AbstractConnection.__init__).parameters:
         settings["driver_info"] = None
     kind: Callable[..., Any] = _TcpDialer if address.tls is None else _TlsDialer
@@ -222,7 +222,7 @@ def _dialer(address: Address) -> Dialer:
     try:
         dialer: Any = kind(
             **settings,
-            # No time limits of redis-py: connecting has one for all of it, reading has a watchdog.
+            # None of redis-py's time limits: we have one limit for connecting as a whole, and a watchdog for reading.
             socket_timeout=None,
             socket_connect_timeout=None,
             retry=Retry(NoBackoff(), 0),
@@ -232,7 +232,7 @@ def _dialer(address: Address) -> Dialer:
             redis_connect_func=_leave_the_handshake_to_us,
         )
         if address.tls is not None:
-            # Reads the certificates now, so that a wrong path is told at once and not at every reconnect.
+            # Reads the certificates now, so that a wrong path is reported at the start and not at a later reconnect.
             dialer.ssl_context.get()
     except (RedisError, OSError, ValueError, TypeError) as error:
         hint = " (is it the key, and the password, of that certificate?)" if "ssl_certfile" in settings else ""

@@ -186,7 +186,7 @@ def is_of_the_server(error: BaseException | None) -> bool:
     """Whether an error says all there is to know: the server, or the way to it, is in trouble. A trace of who met it
     adds nothing.
     """
-    # By its class: what a handler raised may not even say of which it is.
+    # Read off the type: an exception of a handler's may lie about its `__class__`, or raise when it is asked.
     kind = type(error)
     if issubclass(kind, ServerError):
         said = _BASE.args.__get__(error)
@@ -221,7 +221,7 @@ def shown(value: object) -> str:
         return f"of {value.bit_length()} bits"
     if type(value) not in _PLAIN:
         return f"of type {_cut(ascii(type(value).__name__)[1:-1])}"
-    # Of a text of many megabytes only the beginning is looked at.
+    # Cut before it is escaped: the text may have many megabytes.
     return _cut(ascii(value[: _SHOWN_CHARACTERS + 1] if isinstance(value, str) else value))
 
 

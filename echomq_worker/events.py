@@ -107,7 +107,7 @@ class Stream:
             except WireError:
                 continue
             except EchoMQError:
-                # Closed while it connected: the iteration ends, and that is all.
+                # Closed while it was connecting: that ends the iteration and is no error.
                 if not self._subscription.closed:
                     raise
             return

@@ -261,7 +261,7 @@ class _Look:
             found = any(value is not None for value in replies[at])
             if found and not placed.reported:
                 _check_row(placed, *replies[at][:3])
-            # One that is dead, and of which the parent has not heard, is admitted again so that it hears of it.
+            # A child that is dead without its parent knowing is admitted again, so that the parent is told.
             placed.stands = found and replies[at][3] != b"dead"
 
     def _ask(self, command: Command) -> int:

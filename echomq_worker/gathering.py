@@ -1,8 +1,8 @@
 """Gathering: flat jobs that many coroutines enqueue at the same time leave as one script call.
 
 Source: issue "Faster than every peer" (concurrent `enqueue` calls coalesced into one round trip without added delay).
-Who enqueues alone sends the plain verb at once. While one is on its way, all that come in one turn of the event loop go
-out at its end together, each with an answer of its own.
+A caller that is alone sends the plain verb at once. While that is on its way, all calls of one turn of the event loop
+are sent together at the end of the turn, and each gets an answer of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_JOBS = 400
 _MOST_BYTES = 4 * 1024 * 1024
 _ADMITTED, _REFUSED = 1, -1
 
-# Its id, its payload, and the verdict on it or what became of the call.
+# Id, payload, and the future of the verdict on it, or of the error of the whole call.
 _Waiting = tuple[str, bytes, "asyncio.Future[int | EchoMQError]"]
 
 
@@ -32,7 +32,7 @@ class Gathering:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        # Whether a plain verb is on its way, by who had come alone.
+        # Whether a plain verb is on its way, sent by a caller who came when nobody else was there.
         self._alone = False
         self._waiting: dict[str, list[_Waiting]] = {}
         self._bytes = 0
@@ -75,7 +75,7 @@ class Gathering:
 
     def _send(self, keys: Keys, waiting: list[_Waiting]) -> None:
         if self._waiting.get(keys.queue) is not waiting:
-            # It was full, and has left.
+            # The call was full, so it was sent already.
             return
         del self._waiting[keys.queue]
         self._bytes -= sum(len(payload) for _, payload, _ in waiting)
@@ -85,7 +85,7 @@ class Gathering:
 
     def _ended(self, waiting: Sequence[_Waiting], call: asyncio.Task[None]) -> None:
         self._calls.discard(call)
-        # Of a call that was cancelled, it may be before it began, nobody hears anything.
+        # When the call was cancelled, perhaps before it began, nobody else would tell those who wait.
         for _, _, told in waiting:
             told.cancel()
 

@@ -1,7 +1,7 @@
 """Guards of the verbs: what is refused before anything is sent.
 
-Source: the seed "Scheduling & recurrence" (`when is_integer(…) and … >= 0`). A bool is no integer here, as it is none
-there.
+Source: the seed "Scheduling & recurrence" (`when is_integer(…) and … >= 0`). As there, a bool is no
+integer here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 
 from echomq_worker.errors import InvalidArgument, shown
 
-# Of one log line, or of a job's progress.
+# The most that one log line, or a job's progress, may have.
 TEXT_BYTES = 1024 * 1024
 
 

@@ -35,7 +35,7 @@ from echomq_worker.options import Options
 F = TypeVar("F", bound=Callable[..., Any])
 
 _STATE = "the state (`state`, or the type yielded by a lifespan that is known before)"
-# A lifespan may yield one of these, but a payload may be one as well: such a state is asked for by name.
+# A payload may be of these types too: a state of such a type is only filled in by its name, `state`.
 _JSON_TYPES = (dict, list, str, int, float, bool, bytes, tuple, type(None), object, Any)
 
 

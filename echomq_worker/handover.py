@@ -76,7 +76,8 @@ class HandOver:
         await self._wait(lambda: not any(self._cancellable(one) for one in self._stations), CANCEL_MS)
         if await self._give_back():
             await self._wait(lambda: not any(one.settle.open for one in self._stations), LAST_WORDS_MS)
-            # For handlers that have ended meanwhile after all; a server that has not heard the rest is not asked again.
+            # For handlers that have ended in the meantime after all. A server that did not answer before is not asked
+            # again.
             self._begin_last_words()
         await self._end()
 
@@ -105,7 +106,7 @@ class HandOver:
             for consumer in station.consumers:
                 consumer.interrupted += consumer.unstarted + consumer.slots.take_unstarted()
                 consumer.unstarted = []
-            # What the server does not hear now it is told again at the end.
+            # What the server does not answer now is said again at the end.
             unheard = await self._release(station)
             station.consumers[0].interrupted += unheard
 
@@ -158,7 +159,8 @@ class HandOver:
                 continue
             said = []
             for job, answer in zip(chunk, answers, strict=True):
-                # Where the first saying was not answered it was done then: the job is not ours any more by now.
+                # Refused now, but sent once before without an answer: it was done that time, which is why the job is
+                # not ours now.
                 if answer == b"ok" or job in self._unanswered:
                     said.append(job.id)
                 else:
@@ -190,7 +192,8 @@ class HandOver:
         return {job: answer for job, answer in known if answer is not None}
 
     def _begin_last_words(self) -> None:
-        # One limit for all that is said now: a process of many queues must not wait it out once for each.
+        # One time limit for everything that is said from here on: a process with many queues must not wait once for
+        # each.
         self._unheard_s = anyio.current_time() + LAST_WORDS_MS / 1000
 
     async def _insist(self, say: Callable[[], Awaitable[T]]) -> tuple[T | None, bool]:

@@ -26,7 +26,7 @@ from echomq_worker.errors import (
 from echomq_worker.keyspace import FENCE_KEY
 from echomq_worker.sentinel import Ask, Named, find_primary
 
-# Who may read the fence and not write it, on a server that has none.
+# Added to the error of a user who may read the fence but not write it, on a server that has none yet.
 _NO_FENCE: Final = "; there is none yet: connect once as an operator"
 
 
@@ -110,7 +110,7 @@ async def _ask(link: Asked, endpoint: Endpoint, commands: Sequence[Sequence[Any]
         raise Unreachable(f"{endpoint.safe}: the connection was closed during the handshake")
     answer = await link.submit(b"".join(pack(command) for command in commands), len(commands))
     if isinstance(answer, WireError):
-        # What waits for TLS hangs up on what it does not understand.
+        # A server that expects TLS hangs up on a plain command.
         plain = endpoint.address.tls is None and endpoint.address.kind is not Kind.UNIX
         hint = " (is it a port for TLS, expected rediss?)" if plain and not link.heard else ""
         raise Unreachable(f"{endpoint.safe}: during the handshake: {answer}{hint}") from answer

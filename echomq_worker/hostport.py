@@ -8,7 +8,7 @@ from __future__ import annotations
 FORM = "HOST:PORT, such as 127.0.0.1:9000 or [::]:9000"
 _LARGEST_PORT = 65_535
 _LONGEST = 255
-# Listening on these means on every address; who asks must name one.
+# To listen on these is to listen on every address; to connect one has to name a single one.
 _EVERY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not bound to
 
 

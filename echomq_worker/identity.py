@@ -151,7 +151,8 @@ class Mint:
         self._clock = clock
         self._drawn = node_id is None
         self._node = default_node_id() if node_id is None else node_id
-        # The last Snowflake is _high * 62^2 + _low. Up to _stop the next one differs in its last two digits only.
+        # The last Snowflake is _high * 62^2 + _low. Below _stop only the last two digits change, so the rest is not
+        # computed again.
         self._ms = EPOCH_MS - 1
         self._high = self._low = self._stop = 0
         self._prefix = ""

@@ -33,7 +33,7 @@ Mode = Literal["in", "at"]
 _CHUNK_JOBS = 400
 _CHUNK_BYTES = 4 * 1024 * 1024
 _CHUNKS_A_TRIP = 16
-# The names of so many queues are not made anew for each job.
+# The keys of so many queues are kept, instead of being made anew for each job.
 _KNOWN_QUEUES = 1_000
 
 
@@ -79,7 +79,7 @@ class Jobs(Operator):
         try:
             keys = self._known[queue]
         except (KeyError, TypeError):
-            # TypeError: what is no text may not even be looked for, and is no queue's name.
+            # TypeError: a value that cannot be hashed cannot be looked up, and is no queue's name.
             keys = self._know(queue)
         id = self._mint.next() if id is None else id
         if self._gathering is not None:

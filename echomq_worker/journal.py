@@ -22,7 +22,7 @@ from echomq_worker.raised import is_a, say, trace_of, with_trace
 from echomq_worker.verdict import Bury, Reject, Retry, RetryLater, Verdict
 
 Settled = tuple[Job, Verdict, str]
-# Ids on one line.
+# The most ids that one line lists.
 LISTED = 100
 _OURS = f"{Path(__file__).parent}{os.sep}"
 
@@ -50,7 +50,7 @@ class Journal:
         self._clock = clock
         self._observers = observers
         self._hooks = hooks
-        # Time stamps are for the lines of completions and starts: where those are off they are not taken.
+        # Only the lines of starts and completions need time stamps: where these are not logged the clock is not read.
         self._lines = level in {"debug", "info"}
         self._timed = self._lines or observers is not None
 
@@ -89,7 +89,7 @@ class Journal:
                     )
             else:
                 self._tell(job, verdict, answer)
-            # Its trace refers to the frames of the handler, and they to the job.
+            # Its traceback holds the handler's frames, and these the job: a cycle that would wait for the collector.
             job.exception = None
 
     def buried(self, id: str, reason: str) -> None:

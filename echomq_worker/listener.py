@@ -71,7 +71,7 @@ class Listener:
         await self._subscription.open(list(self._queues))
         self._degraded.good()
         with suppress(EchoMQError):
-            # Where it cannot be asked the keeper brings them.
+            # If the server cannot be asked now, the keeper's next extension of leases brings the requests.
             await self._look()
         while True:
             channel, data = await self._subscription.get()

@@ -1,7 +1,7 @@
 """Metrics: the read plane. How many jobs stand where, where one stands, and what is late.
 
-Source: issue "Every control" (the read plane), the seed "Lifecycle controls". Nothing here is a snapshot but the state
-of one job: a queue moves while it is read.
+Source: issue "Every control" (the read plane), the seed "Lifecycle controls". Only the state of one
+job is a snapshot: a queue moves while it is read.
 """
 
 from __future__ import annotations

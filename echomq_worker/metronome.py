@@ -58,7 +58,7 @@ class Metronome:
         self._recovery = recovery
         self._degraded = degraded
         self._idle: deque[asyncio.Future[None]] = deque()
-        # The first is woken by a consumer that goes idle too, the other by a stop alone.
+        # `_nap` is woken by a stop and by a consumer that goes idle, `_end` by a stop alone.
         self._nap = Nap()
         self._end = Nap()
         self._owed = False
@@ -73,7 +73,7 @@ class Metronome:
     def sit(self) -> asyncio.Future[None] | None:
         """What one idle consumer waits for, who stands up at the end; None when it need not wait."""
         if self._owed:
-            # A token came when the last idle consumer had just gone.
+            # A token came when no consumer was idle any more: the next one to go idle gets it.
             self._owed = False
             return None
         seat: asyncio.Future[None] = asyncio.get_running_loop().create_future()

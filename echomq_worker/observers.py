@@ -146,7 +146,7 @@ class Observers:
         self._functions = tuple(functions)
         self._log = log
         self._keep = keep
-        # A class and what its value is made of: made when it is told.
+        # The class of an event and its arguments: the value itself is made when it is told, off the hot path.
         self._notes: deque[tuple[Any, ...]] = deque()
         self._nap = Nap()
         self._idle = False

@@ -21,7 +21,7 @@ _BOUNDS = {
     "lease_ms": bounds.LEASE_MS,
     "min_size": bounds.BATCH,
 }
-# Of a batch handler two options have other names where it is registered.
+# Two options of a batch handler have other names in `@worker.batch_handler`.
 _NAMES_OF_BATCHES = {"timeout_ms": "run_timeout_ms", "window_ms": "timeout_ms"}
 
 
@@ -95,7 +95,7 @@ class Options:
         found = Limits(**{name: getattr(limits, name) if own[name] is None else own[name] for name in names})
         if self.min_size is None:
             return found
-        # Of a batch handler one call is in hand, nothing waits behind it.
+        # A batch handler has one call in hand at a time, and nothing waits behind it.
         room = found.concurrency if self.concurrency is not None else self.min_size * found.consumers
         return replace(found, prefetch=0, concurrency=max(found.concurrency, room))
 

@@ -25,7 +25,7 @@ Policy = Literal["fp", "id"]
 
 _NUL = b"\0"
 _DEATH = b"\0fail\0"
-# Another client's value stands under a key of the parent: no repetition makes it right.
+# A key of the parent holds a value of another type: to deliver again would not help.
 _HOPELESS = "WRONGTYPE"
 
 
@@ -65,7 +65,7 @@ def parse_entry(entry: bytes) -> Delivery | None:
             queue, parent, child, text = entry.split(_NUL, 3)
         Keys(queue.decode())
         return Delivery(queue.decode(), check_id(parent.decode()), check_id(child.decode()), text, death)
-    # Of our own errors InvalidId and InvalidQueueName are ValueErrors too.
+    # InvalidId and InvalidQueueName are ValueErrors, too.
     except ValueError:
         return None
 

@@ -1,4 +1,4 @@
-"""Publisher: events of one queue, sent behind the answer to a verdict, in the write of whatever is sent next.
+"""Publisher: events of one queue, sent after the answer to a verdict, together with whatever is sent next.
 
 Source: issue "Every control" (Events: published after the verdict, no extra round trip on the hot path, can be turned
 off), protocol section 4. Nobody waits for a PUBLISH: while the connection is gone events are dropped, and counted.
@@ -39,7 +39,7 @@ class Publisher:
         texts = []
         for job, verdict, answer in answers:
             if answer == "done":
-                # The one that a busy queue has a hundred thousand of each second.
+                # Written by hand: a busy queue has a hundred thousand of these a second.
                 texts.append(f'{{"event":"completed","job":"{job.id}","attempts":"{job.attempts}"}}')
             elif answer in _NAMES:
                 texts.append(_told(job, verdict, _NAMES[answer]))

@@ -26,7 +26,7 @@ from echomq_worker.outbox import deliver
 from echomq_worker.script import evaluate, evaluate_many
 
 BATCH = 100
-# A Pump that is poked looks at most so often in a tick.
+# However often it is poked, a Pump looks at most this often in a tick.
 _LOOKS_A_TICK = 20
 
 

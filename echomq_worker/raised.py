@@ -2,7 +2,7 @@
 
 Source: issue "A worker that runs jobs" (a handler does not end the worker). An exception is an object of the user's,
 and any attribute of it may be a property that raises: `isinstance` asks for `__class__`, a log line for
-`__traceback__`. The interpreter keeps them all the same, and its own descriptors read them.
+`__traceback__`. What the interpreter itself has stored is still there, and the descriptors of BaseException read it.
 """
 
 from __future__ import annotations

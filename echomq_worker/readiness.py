@@ -1,14 +1,14 @@
 """Readiness: whether this process claims and works, as a value for a probe.
 
 Source: issue "The five promises" (readiness follows the claim loop itself), user-needs 12. It is read off the loops
-that claim, not off a task beside them that may live on when they have stopped.
+that claim, and not off a task beside them, which may live on when they have stopped.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# A claim loop passes once a beat; one that is later than so many is not late by chance.
+# A claim loop makes a pass at least once a beat; one that is this many beats late is not late by chance.
 LATE_BEATS = 3
 
 

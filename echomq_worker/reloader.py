@@ -21,12 +21,12 @@ from echomq_worker.signals import heard
 from echomq_worker.supervisor import Plan, exit_code
 from echomq_worker.verdict import clean
 
-# Changes that come together are one: a branch that is switched is many.
+# Changes within this time count as one: switching a branch changes many files.
 _TOGETHER_MS = 400
 _STEP_MS = 50
 _MARGIN_MS = 10_000
 _NAMED = 5
-# A server that is not there needs no change of a file to come back.
+# The exit code of a server that is not there: it may come back without a change of any file, so we try again.
 _UNREACHABLE = 3
 _AGAIN_S = 2.0
 
@@ -90,7 +90,7 @@ class Reloader:
             env={**os.environ, **self._plan.environments[0]},
             process_group=0,
         )
-        # A signal that came while it was made.
+        # A signal may have come while the process was being made.
         if self._asked:
             self._end()
         code = await self._process.wait()

@@ -122,7 +122,7 @@ def checked(replies: Sequence[Any]) -> Sequence[Any]:
 
 async def now_ms(wire: Wire, keys: Keys) -> int:
     """The clock of the server that has the queue, ms since 1970: the one by which its leases run."""
-    # In a cluster a command without a key goes along with one that has one.
+    # In a cluster TIME, which has no key, has to go to the node of the queue: it travels with a command that has one.
     _, (seconds, micros) = checked(await wire.pipeline([("EXISTS", keys.active), ("TIME",)]))
     return int(seconds) * 1000 + int(micros) // 1000
 
@@ -174,7 +174,7 @@ def set_of(keys: Keys, state: State) -> str:
 
 
 async def _views(wire: Wire, keys: Keys, ids: Sequence[str], scores: Iterable[float]) -> list[JobView]:
-    # What others have put there is shown, however it is named: these ids are not checked.
+    # Not `Keys.job`, which checks the id: what other clients have put there is shown, whatever its name.
     rows = checked(await wire.pipeline([("HMGET", keys.found(id), *_FIELDS) for id in ids]))
     return [_view(id, score, *row) for id, score, row in zip(ids, scores, rows, strict=True)]
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from echomq_worker.measured import Measured
     from echomq_worker.probes.probe import Probe
 
-# A burst waits for what becomes due this soon, so that a retry is part of it and tomorrow's job is not.
+# A burst waits for jobs that become due within this time: for a retry, that is, and not for tomorrow's job.
 BURST_HORIZON_MS = 5_000
 _BURST_LOOK_MS = 100
 _KEEPER_PATIENCE_MS = 100
@@ -103,7 +103,7 @@ class Run:
     def signalled(self, number: signal.Signals) -> None:
         """A signal came, and `hold` was called."""
         again = self._told
-        # First of all: no trouble of a log keeps a worker that is asked to stop.
+        # Before the line is logged: a log that fails must not keep the worker from stopping.
         self.stop()
         self._log.info("signal", name=number.name, again=again)
 
@@ -197,7 +197,7 @@ class Run:
                 await self._stopped.wait()
                 for station in stations:
                     station.stop()
-            # A pass that was in flight, and hung, is part of the grace.
+            # The loops have ended by now; if one of them hung in a pass, that was part of the grace.
             await self._hand_over.run(self._left_ms())
             await self._tell_the_rest(observers)
             tasks.cancel_scope.cancel()
@@ -303,13 +303,13 @@ class Run:
             clock=self._clock,
             degraded=Degraded("listener", outage=outage, beat_ms=self._settings.beat_ms),
             deliver=leases.ask,
-            # To extend them all tells of each that is asked to end.
+            # Extending all leases also answers which jobs somebody has asked to end.
             look=partial(leases.beat, self.connector, over=0.0),
             log=self._log,
         )
 
     def _keepers_connector(self, shortest_lease_ms: int) -> Connector:
-        # A connection that hangs must show while the shortest lease can still be saved over another one.
+        # A connection that hangs must be given up while another one can still save the shortest lease.
         limit_ms = max(_KEEPER_PATIENCE_MS, shortest_lease_ms // 4)
         return self._connector(self._settings, "echomq-leases", self._clock, limit_ms=limit_ms)
 
@@ -361,7 +361,7 @@ class Run:
 
     async def exhausted(self, horizon_ms: int) -> bool:
         """Whether nothing is left to do for `horizon_ms`; False before the loops are there. Raises WireError."""
-        # Twice: a report may have gone from a queue that was not empty yet to one that was looked at before it.
+        # Twice: a flow's report may have moved from a queue not yet looked at to one that was found empty before.
         looks = [await station.exhausted(horizon_ms) for _ in range(2) for station in self._stations]
         return bool(looks) and all(looks)
 

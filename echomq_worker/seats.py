@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from echomq_worker.connection import Answer
 
-# Who has left for a pass of its loop comes back; its keys stay in a BLPOP that is made meanwhile.
+# A waiter that has left to make a pass of its loop comes back: its keys stay in a BLPOP that is made in between.
 _AWAY_S = 0.05
 # As the scripts do it: a list of tokens that a lone token makes anew does not stay for ever.
 _TOKENS = 64

@@ -24,7 +24,7 @@ from echomq_worker.verdict import Bury, Complete, DelayTo, RetryLater, Verdict
 
 BATCH = 500
 HURRIED_MS = 100
-# Nobody has to say what became of these.
+# In place of an answer, for a job whose row the script cannot work on: nobody knows what became of it.
 UNKNOWN = "unknown"
 _BROKEN_ROW = ("WRONGTYPE", "ERR")
 

@@ -25,7 +25,7 @@ def heard(tell: Callable[[signal.Signals], object], *, at_once: Callable[[], obj
     loop = asyncio.get_running_loop()
     before = {}
     for number in SIGNALS:
-        # What the loop called cannot be put back; it does nothing without it.
+        # A handler that the loop had installed cannot be put back by `signal`: without the loop it does nothing.
         loop.remove_signal_handler(number)
         before[number] = signal.getsignal(number)
         loop.add_signal_handler(number, tell, number)
@@ -43,5 +43,5 @@ def heard(tell: Callable[[signal.Signals], object], *, at_once: Callable[[], obj
 def _call_at_once(number: signal.Signals, call: Callable[[], object]) -> None:
     # In place of a handler that does nothing; the loop hears of the signal all the same.
     signal.signal(number, lambda *_: call())
-    # As the loop has it: a call into the system goes on.
+    # As the loop does: system calls that a signal interrupts are continued.
     signal.siginterrupt(number, False)

@@ -3,8 +3,8 @@
 Source: issue "Made for the people who run it" (OpenTelemetry), decision 0040, OpenTelemetry's semantic conventions for
 messaging. A station has one where its worker is instrumented, see `tracing`.
 
-A payload is never looked at. An exception is told by its class, the text that the row keeps, and the lines of its
-trace; what caused it may hold a payload and is left out.
+A payload is never looked at. Of an exception a span has the class, the text that the row keeps, and the lines of its
+trace; its cause may hold a payload and is left out.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Spans:
             attributes["echomq.group"] = job.group
         sender = trace.get_current_span(producer).get_span_context() if producer is not None else None
         links = [Link(sender)] if sender is not None and sender.is_valid else []
-        # Baggage comes along; the producer's trace does not: it may be days old, and have a thousand jobs.
+        # The producer's baggage is taken over, its trace is not: that may be days old, and shared by a thousand jobs.
         around = producer if producer is not None else Context()
         parent = trace.set_span_in_context(trace.INVALID_SPAN if call is None else call.span, around)
         span = told.tracer.start_span(

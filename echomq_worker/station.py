@@ -187,7 +187,7 @@ class Station:
         """How long ago each claim loop of the queue had its last good pass; may be asked in any thread."""
         now = self._shared.clock.monotonic_ms()
         beats = [one.beaten_ms for one in self.consumers]
-        # Of a pool one idle consumer is woken at each beat, in turn.
+        # In a pool each beat wakes one idle consumer, in turn.
         most_ms = LATE_BEATS * self._pace.beat_ms
         late = any(at is None or now - at > most_ms * len(beats) for at in beats)
         if self.metronome is not None:

@@ -144,7 +144,7 @@ class Supervisor:
             return await self._wait_for(index, await self._start(index))
         async with self._fleet.member(index) as theirs:
             process = await self._start(index, "--reports", str(theirs.fileno()), fds=(theirs.fileno(),))
-            # The end of it is then the end of the child.
+            # The child has it now: without our copy the socket ends when the child does.
             theirs.close()
             return await self._wait_for(index, process)
 

@@ -17,7 +17,7 @@ from echomq_worker.twins import TWINS
 
 SKEW_WARNING_MS = 1_000
 _EXPECTED = "noeviction"
-# A script that nobody has: asking for it tells whether scripts may be run at all.
+# The hash of no script: the answer to EVALSHA tells whether scripts may be run at all.
 _NO_SCRIPT = "0" * 40
 # What a worker cannot do without; the hand-over has EMQ.REQUEUE.
 _WORKS = ("claim_many", "settle", "keep", "promote")

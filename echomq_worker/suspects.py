@@ -1,7 +1,8 @@
 """At most one suspect in hand per process: a job that kills its process must not take others with it.
 
 Source: protocol section 4 ("A job that kills its process must not take others with it"). A suspect is a job whose
-crashes, the claim that hands it out included, are 2 or more. A claim whose reply was not read counts as one.
+crashes, the claim that hands it out included, are 2 or more. A claim that has no answer yet counts as
+a suspect in hand, for it may have taken one.
 """
 
 from __future__ import annotations

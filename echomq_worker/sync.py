@@ -79,7 +79,7 @@ class _Verbs(Generic[V]):
 
     def _run(self, verb: Callable[Concatenate[V, P], Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """One verb, to its end."""
-        # First of all: after a fork ids are drawn anew.
+        # Before anything else, so that a forked child draws its ids from another node than its parent.
         self._connector.here()
         return finished(verb(self._verbs, *args, **kwargs))
 
@@ -97,7 +97,7 @@ def _waiting(verb: Callable[Concatenate[V, P], Coroutine[Any, Any, T]]) -> Calla
 class _Jobs(jobs.Jobs):
     __slots__ = ()
 
-    # Nobody would turn to another trip meanwhile.
+    # One at a time: there is no event loop that could go on with another trip in the meantime.
     trips_in_flight = 1
     gathers = False
 

@@ -39,7 +39,7 @@ __all__ = [
 
 NAME = "echomq_worker"
 SYSTEM = "echomq"
-# A row says little; more than this is not taken from one, nor written to it.
+# What a row says of its trace is short; anything longer is neither read from a row nor written to one.
 CARRIER_BYTES = 8_192
 
 Attributes = dict[str, str | int | float | bool]

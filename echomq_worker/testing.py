@@ -2,8 +2,8 @@
 
 Source: issue "Made for the people who run it", For handler authors; docs/testing.md shows each of these at work. The
 fixtures are there after `pytest_plugins = ["echomq_worker.testing"]` in conftest.py, and only then: a test run that has
-nothing to do with this package imports none of it. None of them is a coroutine, so that they serve pytest-asyncio in
-either mode, anyio's plugin, and tests without an event loop.
+nothing to do with this package imports none of it. No fixture is a coroutine, so they work with pytest-asyncio in
+either mode, with anyio's plugin, and without an event loop.
 """
 
 from __future__ import annotations

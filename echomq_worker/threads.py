@@ -142,7 +142,7 @@ class Threads(Generic[Tag]):
                 result = function(*args)
             except BaseException as exc:  # noqa: BLE001 - the executor decides what it means; a thread must not die of it
                 result = Raised(exc)
-        # Before the result is out: who submits on seeing it needs no other thread.
+        # Before the result is handed over: whoever submits the next call on seeing it finds this thread idle.
         self._returning = True
         self._ended.append((future, tag, result))
         if not self._posted:
@@ -152,7 +152,7 @@ class Threads(Generic[Tag]):
                 self._loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        # First the flag, then the results: what ends from here on posts again.
+        # The flag is cleared before the results are taken: a call that ends after this posts a wake-up of its own.
         self._posted = False
         while self._ended:
             future, tag, result = self._ended.popleft()

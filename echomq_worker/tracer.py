@@ -1,6 +1,6 @@
 """Tracer: what traces the runs of jobs, as a station sees it, which knows nothing of OpenTelemetry.
 
-Source: decision 0040. The only implementation is in `tracing` and `spans`, which nobody imports who does not trace.
+Source: decision 0040. The only implementation is in `tracing` and `spans`, which are imported only by those who trace.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class TracedWire:
                 except Unreachable as lost:
                     if len(unknown) == len(replies):
                         raise
-                    # The others were answered, and their replies are lost here.
+                    # Other commands were answered, and their replies are lost with this error.
                     raise ConnectionLost(str(lost)) from lost
                 for (at, _), reply in zip(unknown, again, strict=True):
                     replies[at] = reply

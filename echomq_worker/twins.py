@@ -138,7 +138,7 @@ class Twins:
         if found and lack and wire == COMMANDS:
             raise ConfigError(f"{link.peer}: wire 6: {lack}")
         self.spoken = Spoken(wire, frozenset() if lack else found, lack)
-        # On wire 6 a verb has no other way: what the server says to the command is the answer.
+        # On wire 6 there is no script to fall back to: the server's reply to the command is the answer.
         usable = frozenset(TWINS.values()) if wire == COMMANDS else self.spoken.commands
         self._heads = {sha: TWINS[name] for sha, name in _names().items() if TWINS.get(name) in usable}
 

@@ -1,4 +1,4 @@
-"""Watch: an event loop that something blocks is noticed from another thread, which sees what runs there meanwhile.
+"""Watch: another thread notices that something blocks the event loop, and sees what it is.
 
 Source: issue "The five promises" (a warning that names the handler and the time it blocked), user-needs 29. The
 keeper's thread posts a callback to the loop and looks whether it was called. No job pays for it: what runs is read off
@@ -23,7 +23,7 @@ from echomq_worker.clock import Clock
 from echomq_worker.job import Job
 from echomq_worker.logs import Logger, RunningJob, current_job
 
-# Looks in the time of the limit; a blocking is measured to one of them.
+# How many looks fit into the limit: the time that a loop was blocked is measured to within one look.
 _LOOKS = 4
 # One that lasts for so many limits is told before it ends, or, when the process is to stop, for one: it may never.
 _LONG = 10
@@ -147,13 +147,13 @@ class Watch:
                     self._loop.call_soon_threadsafe(self._turned, question)
             return
         if now - looked_ms > 2 * self._look_ms:
-            # Nobody ran in this process, it was frozen or had no processor: not the handler's time.
+            # The whole process stood still, frozen or without a processor: that is not the handler's time.
             question.asked_ms += now - looked_ms - self._look_ms
         stands_ms = now - question.asked_ms
         if stands_ms >= self._limit_ms / 2:
             question.seen[self._culprit()] += 1
         long_ms = (1 if self.awaited else _LONG) * self._limit_ms
-        # It may have turned while it was looked at.
+        # The loop may have turned while we looked.
         if stands_ms >= long_ms and not question.said and self._question is question:
             question.said = True
             self._log.error("event loop still blocked", blocked_ms=round(stands_ms), **question.worst.fields())

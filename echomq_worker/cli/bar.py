@@ -93,5 +93,5 @@ def _columns(*, counted: bool) -> tuple[ProgressColumn, ...]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     known = (MofNCompleteColumn(), TimeRemainingColumn()) if counted else (TimeElapsedColumn(),)
-    # What a queue is called is no markup.
+    # The name of a queue must not be read as markup.
     return (TextColumn("{task.description}", markup=False), BarColumn(), *known)

@@ -63,7 +63,7 @@ def talk(connection: socket.socket, commands: Sequence[Sequence[str]], where: st
                 said.append(_read(replies))
             except (EOFError, ValueError):
                 if said and isinstance(said[-1], Refusal):
-                    # Who refuses may hang up.
+                    # A server that has refused may close the connection.
                     break
                 raise Unreachable(f"{where}: {command[0]}: {_NO_VALKEY}") from None
         return said
@@ -96,7 +96,7 @@ def ask(connection: socket.socket, login: Login, version: str, where: str, *, ab
 
 
 def _check_kind(reply: Any, where: str) -> None:
-    # Who refuses to tell is taken at the URL's word.
+    # A server that refuses the question is taken to be what the URL says.
     if isinstance(reply, Refusal) and "cluster support disabled" in reply.text:
         raise ConfigError(f"{where}: this is not a node of a cluster, expected a URL of redis:// for it")
     if isinstance(reply, list) and reply[:1] != [b"master"]:
@@ -156,7 +156,7 @@ def context_for(address: Address) -> SSLContext | None:
     if own or path:
         context.load_verify_locations(cafile=own, capath=path)
     elif mode != ssl.CERT_NONE:
-        # They take a while, which is why they are left out where the URL has others.
+        # Loading these takes a while, so it is done only when the URL names no others.
         context.load_default_certs()
     if said.get("ssl_keyfile") and not said.get("ssl_certfile"):
         raise ValueError("ssl_keyfile")

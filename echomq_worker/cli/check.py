@@ -105,7 +105,7 @@ async def _ask(settings: Settings, bounds: Sequence[Bound]) -> ServerFacts:
     from echomq_worker.survey import check_wire
 
     async with connected(settings) as connector:
-        # In a cluster: what the worst of its primaries says.
+        # In a cluster the worst answer of all primaries counts.
         servers = await connector.nodes()
         infos = [await _info(server) for server in servers]
         policies = [await _policy(server, info) for server, info in zip(servers, infos, strict=True)]

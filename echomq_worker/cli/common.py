@@ -183,7 +183,7 @@ def _has_password(url: str) -> bool:
         parts = urlsplit(url)
         return bool(parts.password) or any("password" in name for name in parse_qs(parts.query))
     except ValueError:
-        # Whoever reads it next says what is wrong with it.
+        # Whoever reads the value next reports what is wrong with it.
         return False
 
 

@@ -59,12 +59,13 @@ def _import(module_name: str, target: str, where: str) -> object:
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        # Only when it is the module itself, or a package of it: one that it imports is its own failure.
+        # Only when the module itself, or a package it is in, is missing: one that it imports in vain is an error of its
+        # own.
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
             raise ConfigError(f"{target!r}: no module {error.name!r}, neither in {where} nor on the path") from None
         raise HandlersFailed(f"{target!r}: importing {module_name} failed: {error}") from error
     except (ConfigError, InvalidArgument, InvalidQueueName) as error:
-        # What registration refuses says itself what is wrong; a trace would only hide it.
+        # Errors of the registration say what is wrong; a traceback would only hide that.
         raise ConfigError(f"{target!r}: {_place(error)}{error}") from error
     except (Exception, SystemExit) as error:
         raise HandlersFailed(

@@ -105,13 +105,13 @@ def run(  # noqa: PLR0913 - one parameter per flag, that is how typer reads them
     """
     from echomq_worker.address import Address
 
-    # Before the settings: who has the target wrong is told so, whatever else is missing.
+    # Before the settings: a wrong target is reported first, whatever else is missing.
     _check_line(target, url, embedded=embedded, reload=reload, processes=processes, burst=burst)
     logs = {"log_format": log_format, "log_level": log_level}
     flags = {"concurrency": concurrency, "pump": pump, "wire": wire, "http": http, **logs}
     settings = settings_for(url, **flags)
     if not embedded:
-        # Read here as well as where it is dialled: a wrong one is the only line then, and no process is started.
+        # Parsed here, too, not only where it is dialled: a wrong URL is then one line, and no process is started.
         Address.parse(settings.require_url())
     from echomq_worker.embedded import embedded_valkey
     from echomq_worker.logs import configure_logging
@@ -214,13 +214,13 @@ def _work(
         raise
     except BaseException as error:
         ours = only_ours(error)
-        # A group is what a loop has ended with: the server was there, which exit code 3 denies.
+        # An exception group comes from a loop: the server was there at the start, so this is no exit code 3.
         in_a_loop = isinstance(error, BaseExceptionGroup) and isinstance(ours, (ServerError, AuthenticationFailed))
         if ours is None or in_a_loop:
             return _say_crash(error)
         raise
     finally:
-        # It would wait for what does not let itself be cancelled.
+        # `asyncio.run` would wait here for tasks that do not let themselves be cancelled.
         if not left:
             runner.close()
 

@@ -64,7 +64,7 @@ async def refused(kind: type[EchoMQError], verb: Awaitable[object], what: str, *
     try:
         answer = await verb
     except NoTwin:
-        # No refusal of the server's: nothing was sent.
+        # This is no refusal by the server: nothing was sent.
         raise
     except EchoMQError as error:
         same(type(error).__name__, kind.__name__, f"{what}: the refusal")

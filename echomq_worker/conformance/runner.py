@@ -33,7 +33,7 @@ from echomq_worker.scan import keys_like
 
 Result = Literal["ok", "FAILED", "not applicable"]
 
-# What a scenario meets where a value that it looks into has another shape, or is not there.
+# What a scenario runs into when a value that it reads has another shape than expected, or is missing.
 _ODD = (LookupError, TypeError, ValueError, AttributeError)
 
 _THEMES = (basics, lanes, times, admission, reading, operating, leases, claims, batches, flows, signals)
@@ -123,7 +123,7 @@ async def _outcome(scenario: Scenario, bench: Bench) -> Outcome:
 async def _purge_the_rest(wire: Wire, tag: str) -> None:
     """A verb that is wrong may have written where no verb does."""
     async for page in keys_like(wire, f"emq:{{{tag}.*"):
-        # One by one: in a cluster they are of several slots.
+        # One command for each key: in a cluster they may be in different slots.
         await wire.pipeline([("UNLINK", key) for key in page])
 
 

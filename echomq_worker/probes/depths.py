@@ -3,8 +3,8 @@ may cost.
 
 Source: issue "Made for the people who run it" (pending, scheduled, active, dead, expired leases per queue and lane;
 oldest pending age); decision 0030. One reading at a time; the next one comes after a second at the earliest, and after
-ten times what the last one took, so that ever so many lanes never cost more than a tenth of a worker; after twice as
-long where there was no answer.
+ten times what the last one took, so that it never costs more than a tenth of a worker, however many lanes there are;
+after twice what it took where there was no answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from echomq_worker.rows import checked
 LARGEST_LANES = 20
 _FRESH_MS = 1_000
 _SHARE = 10
-# What nobody answered was mostly waiting: an outage that is over should show soon.
+# A reading without an answer cost waiting, not work; and the end of an outage should show soon.
 _SHARE_SILENT = 2
 # Prometheus gives up after ten seconds unless it is told otherwise.
 _LIMIT_S = 5.0
@@ -61,7 +61,7 @@ class Depths:
             return self._read
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._look(), name="depths")
-        # Who asked may go away, the others still wait for it.
+        # A caller may be cancelled; others may still wait for the same reading.
         await asyncio.wait({reading := self._reading})
         return Snapshot() if reading.cancelled() else reading.result()
 
@@ -91,7 +91,8 @@ class Depths:
         try:
             await _write(self._wire, queue, into)
         except (EchoMQError, ValueError) as error:
-            # Not of an outage, of which others tell: a right that the worker's user lacks, a key of another type.
+            # Outages are logged elsewhere. This is for what stays: a right that the worker's user lacks, a key of
+            # another type.
             if not isinstance(error, WireError) and not self._told:
                 self._told = True
                 hint = "of a user without rights: see echomq-worker acl worker --also metrics"

@@ -1,8 +1,8 @@
 """Fleet: the supervisor of several worker processes answers for all of them.
 
 Source: issue "Made for the people who run it" (with `--processes N` one port answers for all), user-needs 110; decision
-0030. It is ready when all are. Its numbers are the sum of theirs, and of those who have ended: each is asked once a
-second, so that a process that is killed takes a second of counts with it at most; one that ends tells its last.
+0030. It is ready when all are. Its numbers are the sum over them and over those that have ended: each is asked once a
+second, so a process that is killed takes at most a second of counts with it; one that ends by itself tells its last.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from echomq_worker.probes.snapshot import Snapshot, added
 
 _ASK_S = 1.0
 _LOOK_S = 1.0
-# What is in the socket of a process that has ended is there already.
+# What a process has written before its end is in the socket already, so there is little to wait for.
 _LAST_S = 1.0
 _SHARED_S = 5.0
 
@@ -103,7 +103,7 @@ class Fleet:
         try:
             with theirs:
                 yield theirs
-            # A process that it has left behind may hold the other end.
+            # A process that the ended one has started may still hold the other end open, so the socket may never end.
             await asyncio.wait({listening}, timeout=_LAST_S)
         finally:
             listening.cancel()
@@ -142,7 +142,7 @@ class Fleet:
 
     async def snapshot(self) -> Snapshot:
         """The sum of all, and what one of them tells for all."""
-        # Together: one that ends meanwhile is counted once.
+        # Both read before the first await: a process that ends in between must be counted once, not twice.
         past, members = self._past, list(self._members.values())
         *own, shared = await asyncio.gather(*(member.own() for member in members), self._shared(members))
         return added([past, *own, shared])

@@ -1,7 +1,7 @@
 """The port of `--http`: /livez, /readyz and /metrics over starlette and uvicorn, on the event loop that is there.
 
-Source: issue "Made for the people who run it"; user-needs 100. There is nothing here to change anything with, and no
-payload to read: names of queues and lanes, and numbers.
+Source: issue "Made for the people who run it"; user-needs 100. Nothing can be changed here and no payload
+read: there are names of queues and lanes, and numbers.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ async def serving(at: str, source: Source) -> AsyncIterator[int]:
     """Answer on HOST:PORT while inside; yields the port. Raises ConfigError: the address cannot be had, or the extra
     is not installed.
     """
-    # What is imported, and names that are looked up, are not for an event loop.
+    # Imports and name look-ups block, and must not do so on the event loop.
     server = await asyncio.to_thread(_made, source)
     listening = await asyncio.to_thread(bind, at)
     log = get_logger(__name__)
 
     async def serve() -> None:
-        # Not `Server.serve`: signals are the worker's.
+        # Not `Server.serve`, which takes the signals: they are the worker's.
         await server.startup(sockets=[listening])
         try:
             await server.main_loop()
@@ -58,7 +58,7 @@ async def serving(at: str, source: Source) -> AsyncIterator[int]:
         try:
             await task
         except Exception as error:
-            # A worker does not die of its probes; who asks has seen them end.
+            # A worker does not die because its port does; whoever probes it notices.
             log.warning("http ended", exc_info=error)
         finally:
             listening.close()

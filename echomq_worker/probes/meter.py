@@ -31,7 +31,7 @@ class Meter(Observers):
     def __init__(self, functions: Sequence[Observer], queues: Sequence[str], *, log: Logger, clock: Clock) -> None:
         super().__init__(functions, log=log)
         self._clock = clock
-        # A series that begins with 0 shows its first increase.
+        # Begun with 0, so that Prometheus sees the first increase.
         self._started = dict.fromkeys(queues, 0)
         self._waits = {queue: Histogram(i.WAITS_S) for queue in queues}
         self._runs = {queue: Histogram(i.RUNS_S) for queue in queues}
@@ -45,7 +45,7 @@ class Meter(Observers):
             queue, id, attempt = values
             self._started[queue] += 1
             if attempt == 1 and (minted_ms := minted_near_ms(id)) is not None:
-                # Clocks of two machines: a producer whose clock is ahead has minted in our future.
+                # The id was minted by the producer's clock, which may be ahead of ours.
                 self._waits[queue].add(max(0, self._clock.now_ms() - minted_ms) / 1000)
         elif kind is DegradedNow:
             self._outages += 1
@@ -58,7 +58,7 @@ class Meter(Observers):
         """The server has answered these verdicts."""
         runs = self._runs[queue]
         for job, _, _ in answers:
-            # What no handler was called for did not run.
+            # A job for which no handler was called has not run.
             if job.started_ms:
                 runs.add(job.started_ms / 1000)
         if self._functions:

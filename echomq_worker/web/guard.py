@@ -29,7 +29,7 @@ HEADERS = (
     ("Content-Security-Policy", _POLICY),
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "DENY"),
-    # Without any referrer a browser would name no origin with a form, either.
+    # Without a referrer browsers would not send the origin of a form, either.
     ("Referrer-Policy", "same-origin"),
     ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
@@ -119,7 +119,7 @@ class Guard:
             fields = read_fields(bytes(body))
         except InvalidArgument as error:
             raise Turned(400, f"{error}: nothing was changed.") from None
-        # A token in a header is sent by nobody's browser on its own; a password is.
+        # No browser sends a token in a header by itself; a password it does send.
         proven = by_header and self._dash.doorman.access.kind == "token"
         if not proven and not self._dash.doorman.is_form_token(session, fields.get("form_token", [""])[0]):
             raise Turned(

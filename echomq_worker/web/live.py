@@ -1,7 +1,7 @@
-"""Live: parts of a page, told anew by server-sent events when they have changed.
+"""Live: parts of a page, sent again by server-sent events when they have changed.
 
-Source: issue "Made for the people who run it", A dashboard (live by server-sent events). What is sent are the same
-fragments of which the page was made, so that a page without the script shows the same, once.
+Source: issue "Made for the people who run it", A dashboard (live by server-sent events). These are the same
+fragments as the page was made of, so a page without the script shows the same, but only once.
 """
 
 from __future__ import annotations

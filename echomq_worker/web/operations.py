@@ -84,7 +84,7 @@ class Operations:
             return
         operation.stopping = True
         await asyncio.wait({operation.task}, timeout=_STEP_S)
-        # A step that finds nothing tells nothing.
+        # A step that finds nothing reports no progress.
         operation.task.cancel()
         await asyncio.wait({operation.task})
 

@@ -26,7 +26,7 @@ Kind = Literal["none", "json", "text", "hex"]
 _INDENT = "  "
 _HEX_COLUMNS = 16
 _DEPTH = 200
-# Strings first, so that brackets in them are none; then what has no blanks in it.
+# Strings come first, so that brackets inside them do not count; then what has no blanks in it.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+', re.DOTALL)
 # What a person cannot see, or what changes the order in which the rest is read.
 _INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]")
@@ -87,7 +87,7 @@ def draft(payload: bytes | None) -> Draft | None:
         return None
     text = _text(payload, may_end_early=False)
     if text is None or "\r" in text:
-        # A form makes "\r\n" of every line break.
+        # Browsers send every line break of a form as "\r\n".
         return Draft("hex", hex_plain(payload))
     if is_json(text):
         return Draft("json", visible(indented(text)), compact=text == compacted(text))

@@ -1,8 +1,8 @@
 """Sampler: finds the queues of a server, and looks at each of them again and again, for the plots.
 
 Source: issue "Made for the people who run it", A dashboard; style anchor: a pass and its rhythm are apart. A look at
-everything takes what it takes: the pause behind it is many times as long, so that a server with a thousand queues is
-looked at less often, and never kept busy by being looked at.
+everything takes a while, and the pause after it is many times as long: a server with a thousand queues is looked at
+less often, and is never kept busy by being looked at.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Sampler:
         except (WireError, FenceRefused, AuthenticationFailed):
             raise
         except (EchoMQError, ValueError) as error:
-            # Something else stands under a key of that queue: it says so, and hides no other queue.
+            # A key of that queue holds something else: the error is shown for it, and other queues are shown as ever.
             known.trouble = str(error)
 
     async def _look(self, queue: str, known: Known) -> Sample:

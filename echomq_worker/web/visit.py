@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FORM_BYTES = 2 * 1024 * 1024
 FORM_FIELDS = 1_000
 
-# What a page may be told that was done; a text in the address itself could be anybody's.
+# The messages that a page shows after an action, by name: a text in the address itself could be anybody's.
 _SAID = {
     "paused": "Paused: nothing of it is claimed until it is resumed. What is in hand goes on.",
     "resumed": "Resumed: it is served again.",
