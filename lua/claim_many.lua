@@ -37,14 +37,16 @@ if room < 1 then return {read, 'ok', random, {}, {}, {}} end
 local meta = redis.call('HMGET', KEYS[4], 'paused', 'concurrency', 'max', 'window_ms', 'flat_turn', 'lane_turn')
 if meta[1] then return {read, 'paused', random, {}, {}, {}} end
 if tonumber(meta[2]) then room = math.min(room, tonumber(meta[2]) - redis.call('ZCARD', KEYS[2])) end
-local limited, spent, rate = tonumber(meta[3]) and math.floor(tonumber(meta[4]) or 0) > 0, 0, nil
+-- Three centuries at most: what is longer can be written by nobody.
+local window, spent, rate = math.min(math.floor(tonumber(meta[4]) or 0), 1e13), 0, nil
+local limited = tonumber(meta[3]) and window > 0
 if limited then
   spent = tonumber(redis.call('GET', p .. 'limiter')) or 0
   local left = tonumber(meta[3]) - spent
   -- What the window still lets start, where that is less than what is free.
   if left < room then
     room = left
-    rate = 'rate:' .. math.max(spent > 0 and redis.call('PTTL', p .. 'limiter') or math.floor(tonumber(meta[4])), 1)
+    rate = 'rate:' .. math.max(math.min(spent > 0 and redis.call('PTTL', p .. 'limiter') or window, 1e13), 1)
   end
 end
 room = math.floor(room)
@@ -104,7 +106,7 @@ if claim.count > 0 then
     if spent > 0 then
       redis.call('INCRBY', p .. 'limiter', claim.count)
     else
-      redis.call('SET', p .. 'limiter', claim.count, 'PX', math.floor(tonumber(meta[4])))
+      redis.call('SET', p .. 'limiter', claim.count, 'PX', window)
     end
   end
 end

@@ -22,6 +22,9 @@ typedef struct {
     char rate[48]; /* `rate:<ms until the window ends>` where it is the rate that bounds it */
 } Bounds;
 
+/* Three centuries: a longer window of the rate is taken for this one. */
+#define LONGEST 1e13
+
 static long long window_left(Call *c, Str *limiter) {
     Reply *reply = VM_Call(c->ctx, "PTTL", "s", limiter);
     return reply ? VM_CallReplyInteger(reply) : 0;
@@ -29,6 +32,7 @@ static long long window_left(Call *c, Str *limiter) {
 
 static void bound_by_rate(Call *c, Bounds *b, double max, double window) {
     b->window = floor(window);
+    if (b->window > LONGEST) b->window = LONGEST;
     b->limited = !isnan(max) && b->window > 0;
     if (!b->limited) return;
     Str *limiter = queue_key(c, "limiter");
@@ -38,7 +42,7 @@ static void bound_by_rate(Call *c, Bounds *b, double max, double window) {
     if (left >= b->room) return;
     b->room = left;
     double wait = b->spent > 0 ? (double)window_left(c, limiter) : b->window;
-    snprintf(b->rate, sizeof b->rate, "rate:%.14g", fmax(wait, 1));
+    snprintf(b->rate, sizeof b->rate, "rate:%.14g", fmax(fmin(wait, LONGEST), 1));
 }
 
 static Bounds bounds_of(Call *c, Str **meta, double room) {

@@ -29,7 +29,7 @@ def _meta(draw: Draw) -> dict[str, str]:
         "paused": st.just("1"),
         "concurrency": st.integers(0, 4),
         "max": st.integers(0, 4),
-        "window_ms": st.sampled_from([0, 60_000]),
+        "window_ms": st.sampled_from([0, 60_000, "1e17"]),
         "flat_turn": st.integers(0, 3),
         "lane_turn": st.tuples(_groups, st.integers(0, 2)).map(lambda cut: f"{cut[0]}:{cut[1]}"),
     }

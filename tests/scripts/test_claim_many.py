@@ -139,6 +139,18 @@ async def test_the_later_claims_of_a_window_do_not_lengthen_it(own: Own, queue: 
     assert (await expiring_of(queue.raw))[queue.keys.limiter] == Within(10_000, 20_000)
 
 
+@pytest.mark.parametrize("window", ["1e17", "99999999999999999999", "1e300", "inf"])
+async def test_a_window_without_measure_ends_no_claim(own: Own, queue: Queue, window: str) -> None:
+    """What a foreign client writes there bounds what starts, and is cut to what an expiry can be."""
+    await queue.put(flat(1, 2) | {"meta": {"max": "1", "window_ms": window}})
+    assert (await own.claim_many(5)).ids == [job(1)]
+    what, _, wait_ms = (await own.claim_many(5)).why.partition(":")
+    assert (what, int(wait_ms) <= 10**13) == ("rate", True)
+    assert (await expiring_of(queue.raw))[queue.keys.limiter] == Within(10**13 - 60_000, 10**13)
+    await queue.raw.pexpire(queue.keys.limiter, 10**16)
+    assert (await own.claim_many(5)).why == f"rate:{10**13}"
+
+
 @pytest.mark.parametrize(
     "meta", [{"max": "1"}, {"max": "1", "window_ms": "0"}, {"window_ms": "5"}, {"concurrency": "x"}]
 )
