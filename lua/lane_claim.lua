@@ -11,8 +11,8 @@
 local p, deadline = ARGV[1], now_ms() + tonumber(ARGV[2])
 local function head_of(group)
   if redis.call('SISMEMBER', p .. 'paused', group) == 1 then return nil end
-  local limit, busy = redis.call('HGET', p .. 'glimit', group), redis.call('HGET', p .. 'gactive', group)
-  local room = limit and tonumber(limit) - (tonumber(busy) or 0) or math.huge
+  local limit, busy = tonumber(redis.call('HGET', p .. 'glimit', group)), redis.call('HGET', p .. 'gactive', group)
+  local room = limit and limit - (tonumber(busy) or 0) or math.huge
   local ids = redis.call('ZRANGE', lane_key(p, group), 0, 1)
   if room < 1 or #ids == 0 then return nil end
   return ids[1], #ids > 1 and room > 1

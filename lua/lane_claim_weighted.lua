@@ -9,9 +9,9 @@
 -- include: lane
 local p, deadline = ARGV[1], now_ms() + tonumber(ARGV[2])
 local function heads_of(group)
-  local limit, busy = redis.call('HGET', p .. 'glimit', group), redis.call('HGET', p .. 'gactive', group)
+  local limit, busy = tonumber(redis.call('HGET', p .. 'glimit', group)), redis.call('HGET', p .. 'gactive', group)
   local weight = math.max(1, tonumber(redis.call('HGET', p .. 'gweight', group)) or 1)
-  local room = limit and tonumber(limit) - (tonumber(busy) or 0) or math.huge
+  local room = limit and limit - (tonumber(busy) or 0) or math.huge
   if redis.call('SISMEMBER', p .. 'paused', group) == 1 or room < 1 then return {} end
   local depth = redis.call('ZCARD', lane_key(p, group))
   local size = math.min(weight, depth, room, 1000)

@@ -51,7 +51,7 @@ local function judge(claim, lane, id, row, lease)
   if is_waiting(claim.p, id, state) then return 'drop', 0 end
   if row[GROUP] and not lane.name then return 'move', 0 end
   if row[CANCEL] then return 'bury', 0, 'cancelled: ' .. row[CANCEL] end
-  if row[EXPIRES] and tonumber(row[EXPIRES]) <= claim.now then return 'bury', 0, 'expired' end
+  if (tonumber(row[EXPIRES]) or math.huge) <= claim.now then return 'bury', 0, 'expired' end
   if not (row[HELD] or row[CRASHES]) then return 'take', 0 end
   local crashes = count_crashes(row)
   if row[HELD] and crashes >= claim.max_crashes then

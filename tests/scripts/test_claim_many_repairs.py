@@ -61,6 +61,15 @@ async def test_a_parent_that_waits_is_dropped(own: Own, queue: Queue, where: str
     assert await queue.state() == {name: before[name] for name in (ROW, f"{ROW}:dependencies")}
 
 
+@WHERE
+@pytest.mark.parametrize("moment", ["", "soon", "nan"])
+async def test_an_expiry_that_is_no_moment_is_none(own: Own, queue: Queue, where: str, moment: str) -> None:
+    """Whatever another client has written there: one such row must not hold up the queue with an error."""
+    await queue.put(place(where, expires_at=moment))
+
+    assert (await own.claim_many(9)).ids == [job(1)]
+
+
 @pytest.mark.parametrize("out", [{}, {f"{ROW}:dependencies": "0"}])
 async def test_a_parent_whom_another_client_has_released_is_claimed(own: Own, queue: Queue, out: State) -> None:
     """Also where its row still says that it waits: with no child out it would be lost if it were dropped."""

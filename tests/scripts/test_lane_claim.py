@@ -71,6 +71,13 @@ async def test_a_lane_that_cannot_serve_falls_off_and_does_not_end_the_claim(
     assert "ring" not in await queue.state()
 
 
+async def test_a_limit_that_is_no_number_limits_nothing(plain: Plain, queue: Queue) -> None:
+    """As for every other verb: whatever another client has written there, the lane is served."""
+    await queue.put(lanes(glimit={GROUP: "few"}))
+
+    assert await plain.lane_claim() == [job(1), "x", 1, GROUP]
+
+
 async def test_a_ring_of_hollow_lanes_is_cleared(plain: Plain, queue: Queue) -> None:
     """Nothing to hand out: an empty answer, and nobody walks that ring again."""
     await queue.put({"ring": [GROUP, OTHER_GROUP]})

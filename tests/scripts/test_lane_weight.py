@@ -34,6 +34,13 @@ async def test_a_weight_below_one_is_refused(control: Control, queue: Queue, w: 
     assert await queue.state() == {}
 
 
+async def test_a_limit_that_is_no_number_limits_nothing(control: Control, queue: Queue) -> None:
+    """As for every other verb: whatever another client has written there, the lane is served."""
+    await queue.put(merged(lane(1), {"glimit": {GROUP: "few"}}))
+
+    assert [one[0] for one in await control.lane_claim_weighted()] == [job(1)]
+
+
 async def test_heads_by_weight_then_the_next_lane(control: Control, queue: Queue) -> None:
     """Three of a lane of weight 3 under one lease, then one of the other, then the first again."""
     state = merged(lane(1, 2, 3, 4), lane(11, 12, group=OTHER_GROUP), {"gweight": {GROUP: "3"}})
