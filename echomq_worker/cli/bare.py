@@ -270,7 +270,12 @@ def _read(replies: IO[bytes]) -> Any:
     size = int(rest)
     if size < 0:
         return None
-    return replies.read(size + 2)[:-2] if kind == b"$" else [_read(replies) for _ in range(size)]
+    if kind == b"*":
+        return [_read(replies) for _ in range(size)]
+    whole = replies.read(size + 2)
+    if len(whole) < size + 2:
+        raise EOFError
+    return whole[:-2]
 
 
 def _refuse(text: str, command: str, where: str) -> None:

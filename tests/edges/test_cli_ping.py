@@ -194,6 +194,7 @@ def test_options_of_the_url_are_read(
         (b"HTTP/1.1 400 Bad Request\r\n", "no Valkey"),
         (b"", "no Valkey"),
         (b"+PO", "no Valkey"),
+        (b"+PONG\r\n$12\r\nechomq", "no Valkey"),
     ],
 )
 def test_a_server_that_answers_otherwise_is_3(capsys: pytest.CaptureFixture[str], answer: bytes, said: str) -> None:
