@@ -16,8 +16,8 @@ from echomq_worker.scan import keys_like, members_of
 
 Places = dict[str, tuple[str, str]]
 
-# What stays by definition: counters, limits, tokens, receipts that expire, the dead with their rows.
-_STAYS = re.compile(r"meta|limiter|metrics:(completed|failed)|glimit|gweight|dead|ready|wake|claimed:.+|repeat")
+# What stays by definition: counters, limits, tokens, receipts and marks that expire, the dead with their rows.
+_STAYS = re.compile(r"meta|limiter|metrics:(completed|failed)|glimit|gweight|dead|ready|wake|kept|claimed:.+|repeat")
 _ROW = re.compile(r"job:([^:]+)(:.+)?")
 _SETS = ("pending", "active", "schedule", "dead")
 

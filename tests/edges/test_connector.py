@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 import redis.asyncio
 import uvloop
-from hypothesis import given
-from hypothesis import strategies as st
 
-from echomq_worker.connection import pack, pack_publish, reply_error
+from echomq_worker.connection import pack, reply_error
 from echomq_worker.connector import Connector, connect
 from echomq_worker.errors import (
     ConfigError,
@@ -124,12 +122,6 @@ async def test_what_nobody_waits_for_leaves_with_what_comes_next(url: str, monke
         echoes = [link.submit(pack(("ECHO", text)), 1) for text in ("x", "y")]
         assert await asyncio.gather(posted, *echoes) == [[0, 0], [b"x"], [b"y"]]
     assert [(write.count(b"PUBLISH"), write.count(b"ECHO")) for write in writes] == [(2, 1), (0, 1)]
-
-
-@given(st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"])), min_size=1), st.text("q{}:é", max_size=9))
-def test_many_publishes_are_packed_as_each_is(texts: list[str], channel: str) -> None:
-    """Texts of any characters, ASCII or not."""
-    assert pack_publish(channel, texts) == b"".join(pack(("PUBLISH", channel, text)) for text in texts)
 
 
 async def test_what_is_large_does_not_wait_for_the_end_of_the_turn(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,10 @@ import socket
 import struct
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from echomq_worker.connection import Link, pack
+from echomq_worker.connection import Link, pack, pack_publish
 from echomq_worker.errors import ConnectionLost
 
 LARGE = pack(("SET", "key", "x" * 4_000))
@@ -46,3 +48,9 @@ async def test_what_is_sent_in_the_turn_in_which_it_breaks_is_lost_without_a_wor
     assert {type(end) for end in ends} == {ConnectionLost}
     assert link.closed
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@given(st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"])), min_size=1), st.text("q{}:é", max_size=9))
+def test_many_publishes_are_packed_as_each_is(texts: list[str], channel: str) -> None:
+    """Texts of any characters, ASCII or not."""
+    assert pack_publish(channel, texts) == b"".join(pack(("PUBLISH", channel, text)) for text in texts)

@@ -163,8 +163,8 @@ async def check_keys(expected: Expected, raw: Redis) -> None:
 
 
 def _expected_to_be_left(name: str, expected: Expected) -> bool:
-    """Tokens, receipts and locks expire; a dead parent keeps what its children have told it."""
-    if name.endswith((":version", ":ready", ":wake", ":meta", ":lock")) or ":claimed:" in name:
+    """Tokens, receipts, locks and the mark of locks expire; a dead parent keeps what its children have told it."""
+    if name.endswith((":version", ":ready", ":wake", ":meta", ":lock", ":kept")) or ":claimed:" in name:
         return True
     return any(f":job:{id}:" in name for id in _dead_parents(expected))
 
