@@ -30,8 +30,10 @@ _MACHINES = {
     ("darwin", "aarch64"): "arm64",
 }
 # Reads until the pipe's other end is closed, which the kernel does when its holder dies. Five seconds at most for the
-# server: one that nobody reaps (a container without an init) stays a process to the eye.
+# server: one that nobody reaps (a container without an init) stays a process to the eye. The kernel hangs up on a group
+# that has lost its parent while it was stopped: that is what it is there for.
 _WATCHER = """
+trap '' HUP
 read -r _
 kill "$1" 2>/dev/null
 left=50

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 from pathlib import Path
@@ -274,10 +275,21 @@ def default_folder(cache: Path) -> Path:
 
 
 def test_the_embedded_server_goes_with_a_worker_that_is_killed(folder: Path) -> None:
-    """SIGKILL leaves no server and no folder behind."""
+    """SIGKILL leaves no server and no folder behind, whether or not its watcher stands still at that moment."""
     with WorkerProcess("run", "run_app:worker", "--embedded", cwd=folder) as worker:
         worker.saw_sync("worker started")
         home = Path(worker.records("settings")[0]["url"].removeprefix("unix://")).parent
+        watchers = [pid for pid in _children(worker.pid) if b"read -r" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        for pid in watchers:
+            os.kill(pid, signal.SIGSTOP)
         worker.send(signal.SIGKILL)
         worker.ended_sync()
-    wait_until_sync(lambda: not home.exists(), "the embedded server's folder is gone", 15.0)
+        for pid in watchers:
+            os.kill(pid, signal.SIGCONT)
+    wait_until_sync(lambda: not home.exists(), "the embedded server's folder is gone")
+
+
+def _children(pid: int) -> list[int]:
+    """Where there is /proc."""
+    told = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(one) for one in told.read_text().split()] if told.exists() else []
