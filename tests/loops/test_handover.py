@@ -346,7 +346,7 @@ async def test_a_server_that_is_back_within_the_grace_hears_it_all(
     own_server: OwnServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Verdicts are tried again soon, not on the degraded curve; what was never started is released at the end."""
-    monkeypatch.setattr("echomq_worker.handover.LAST_WORDS_MS", 400)
+    monkeypatch.setattr("echomq_worker.handover.LAST_WORDS_MS", 1_500)
     server = own_server(append_only=True)
     async with Redis.from_url(server.url) as raw:
         await pending(raw, range(3))
@@ -364,7 +364,7 @@ async def test_a_server_that_is_back_within_the_grace_hears_it_all(
             await made.connector.call("PING")
         running = asyncio.create_task(hand_over(made).run(60_000))
         await wait_until(lambda: not made.consumer.unstarted, "it hands over")
-        deadline = time.monotonic() + 0.5
+        deadline = time.monotonic() + 1.7
         await wait_until(lambda: time.monotonic() > deadline, "the first try is over")
         await asyncio.to_thread(server.start)
         await asyncio.wait_for(running, 25)
