@@ -30,6 +30,7 @@ from echomq_worker.errors import (
 )
 from echomq_worker.handshake import establish, fence_value
 from echomq_worker.keyspace import FENCE_KEY, slot
+from echomq_worker.patience import within
 from echomq_worker.single import Connector
 from echomq_worker.twins import SCRIPTS
 
@@ -266,7 +267,7 @@ class Nodes:
         return told
 
     async def _asked_within(self, address: Host, limit_ms: int) -> Any:
-        async with asyncio.timeout(limit_ms / 1000):
+        async with within(limit_ms / 1000):
             return await self._asked(address)
 
     async def _asked(self, address: Host) -> Any:

@@ -24,6 +24,7 @@ from echomq_worker.errors import (
     WireError,
     refusal,
 )
+from echomq_worker.patience import again_s
 
 Answer = list[Any] | WireError
 """The replies of a batch in order, or what became of the connection. A value, so that no future is left unread."""
@@ -33,8 +34,6 @@ Then = Callable[[asyncio.Future[Answer]], object]
 _NOTHING_YET: Final = object()
 # Above this many unsent bytes callers wait before they queue more.
 _HIGH_WATER_BYTES: Final = 1 << 20
-# When the loop was blocked, replies may lie in the socket unread: the watchdog looks a second time before it acts.
-_SECOND_LOOK_S: Final = 0.05
 _CLOSING_S: Final = 1.0
 # What is so large takes the server a while: it leaves at once, so that the server works on it while this turn goes on.
 _LARGE_BYTES: Final = 1_024
@@ -254,6 +253,7 @@ class Link(asyncio.Protocol):
         write.packed.clear()
 
     def _look(self) -> None:
+        late_s = 0.0 if self._watch is None else self._loop.time() - self._watch.when()
         self._watch = None
         if not self._waiting:
             self._suspect = None
@@ -265,8 +265,9 @@ class Link(asyncio.Protocol):
             self._suspect = None
             self._watch = self._loop.call_later(self.timeout_s - silent_s, self._look)
         elif self._suspect is not oldest:
+            # Where the loop was blocked replies may lie in the socket unread, or what was asked has just left.
             self._suspect = oldest
-            self._watch = self._loop.call_later(_SECOND_LOOK_S, self._look)
+            self._watch = self._loop.call_later(again_s(late_s, self.timeout_s), self._look)
         else:
             self._end(CommandTimeout, f"no reply within {self.timeout_s * 1000:.0f} ms")
             self.abort()

@@ -5,7 +5,6 @@ Source: protocol section 3 (the fence, before anything else on every connection)
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final, Protocol
 
@@ -24,6 +23,7 @@ from echomq_worker.errors import (
     WireError,
 )
 from echomq_worker.keyspace import FENCE_KEY
+from echomq_worker.patience import within
 from echomq_worker.sentinel import Ask, Named, find_primary
 
 # Added to the error of a user who may read the fence but not write it, on a server that has none yet.
@@ -65,7 +65,7 @@ async def establish(
     named: Named | None = None
     link: Link | None = None
     try:
-        async with asyncio.timeout(connect_timeout_ms / 1000):
+        async with within(connect_timeout_ms / 1000):
             if endpoint.sentinels:
                 named = await find_primary(endpoint, connect_timeout_ms)
             server = endpoint if named is None else named.endpoint

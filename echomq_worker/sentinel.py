@@ -7,13 +7,13 @@ primary (`ROLE`), and who named a wrong one is asked last the next time.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from echomq_worker.connection import Answer, Link, pack
 from echomq_worker.endpoint import Endpoint
 from echomq_worker.errors import LOGIN_REFUSALS, AuthenticationFailed, EchoMQError, ServerError, Unreachable, WireError
+from echomq_worker.patience import within
 
 Ask: TypeAlias = Callable[[Endpoint, str, float], Awaitable[tuple[str, int]]]
 """Asks one sentinel, within so many seconds, where the primary of a service is."""
@@ -65,7 +65,7 @@ async def _ask_one(sentinel: Endpoint, service: str, patience_s: float) -> tuple
     link = Link(sentinel.peer, patience_s)
     packed, size = question(sentinel, service)
     try:
-        async with asyncio.timeout(patience_s):
+        async with within(patience_s):
             await sentinel.dial(lambda: link)
             answer = await link.submit(packed, size)
     except TimeoutError:
