@@ -65,7 +65,7 @@ FAULTS = {
         {"rate"},
     ),
     "a window has no end": (
-        Mutation("claim_many", "claim.count, 'PX', math.floor(tonumber(meta[4])))", "claim.count)"),
+        Mutation("claim_many", "claim.count, 'PX', window)", "claim.count)"),
         {"rate"},
     ),
     "a batch is the newest": (

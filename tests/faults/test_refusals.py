@@ -200,7 +200,7 @@ async def test_it_is_an_outage_without_a_trace(
                 go_on.set()
                 await wait_until(lambda: not worker.readiness().ready, "it is red")
                 await wait_until(lambda: has_met(caplog, broken, code), "it has met the refusal")
-                assert (worker.readiness().why or "").startswith("degraded")
+                await wait_until(lambda: worker.readiness().degraded, "that is what it is red for")
                 await asyncio.to_thread(by.__exit__, None, None, None)
                 await wait_until(lambda: worker.readiness().ready, "it is green again")
                 await wait_until(lambda: done(connector), "every job is done")
