@@ -190,6 +190,7 @@ class Link(asyncio.Protocol):
         self._turning = self._written = False
         self._heard_at = 0.0
         self._watch: asyncio.TimerHandle | None = None
+        self._looks_at = 0.0
         self._suspect: _Batch | None = None
 
     @property
@@ -229,7 +230,7 @@ class Link(asyncio.Protocol):
             self._written = True
             self._flush()
         if self._watch is None:
-            self._watch = self._loop.call_later(self.timeout_s, self._look)
+            self._look_in(self.timeout_s)
         return answer
 
     def unwatch(self) -> None:
@@ -252,8 +253,13 @@ class Link(asyncio.Protocol):
             transport.write(b"".join(write.packed))
         write.packed.clear()
 
+    def _look_in(self, seconds: float) -> None:
+        # A handle of uvloop does not tell its time where that is less than a millisecond away.
+        self._looks_at = self._loop.time() + seconds
+        self._watch = self._loop.call_later(seconds, self._look)
+
     def _look(self) -> None:
-        late_s = 0.0 if self._watch is None else self._loop.time() - self._watch.when()
+        late_s = self._loop.time() - self._looks_at
         self._watch = None
         if not self._waiting:
             self._suspect = None
@@ -263,11 +269,11 @@ class Link(asyncio.Protocol):
         silent_s = 0.0 if sent_at is None else monotonic() - max(sent_at, self._heard_at)
         if silent_s < self.timeout_s:
             self._suspect = None
-            self._watch = self._loop.call_later(self.timeout_s - silent_s, self._look)
+            self._look_in(self.timeout_s - silent_s)
         elif self._suspect is not oldest:
             # Where the loop was blocked replies may lie in the socket unread, or what was asked has just left.
             self._suspect = oldest
-            self._watch = self._loop.call_later(again_s(late_s, self.timeout_s), self._look)
+            self._look_in(again_s(late_s, self.timeout_s))
         else:
             self._end(CommandTimeout, f"no reply within {self.timeout_s * 1000:.0f} ms")
             self.abort()

@@ -6,13 +6,15 @@ import asyncio
 import logging
 import socket
 import struct
+from collections.abc import Callable, Coroutine
 
 import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
 from echomq_worker.connection import Link, pack, pack_publish
-from echomq_worker.errors import ConnectionLost
+from echomq_worker.errors import CommandTimeout, ConnectionLost
 
 LARGE = pack(("SET", "key", "x" * 4_000))
 
@@ -54,3 +56,22 @@ async def test_what_is_sent_in_the_turn_in_which_it_breaks_is_lost_without_a_wor
 def test_many_publishes_are_packed_as_each_is(texts: list[str], channel: str) -> None:
     """Texts of any characters, ASCII or not."""
     assert pack_publish(channel, texts) == b"".join(pack(("PUBLISH", channel, text)) for text in texts)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+@pytest.mark.parametrize("timeout_s", [0.0004, 0.01])
+def test_a_silent_peer_is_given_up_on_each_event_loop(
+    run: Callable[[Coroutine[None, None, object]], object], timeout_s: float
+) -> None:
+    """Also where what is left of the time is less than a loop can tell from nothing."""
+
+    async def ask() -> object:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            loop = asyncio.get_running_loop()
+            _, link = await loop.create_connection(lambda: Link("peer", timeout_s), *server.getsockname())
+            try:
+                return await link.submit(pack(("PING",)), 1)
+            finally:
+                await link.aclose(at_once=True)
+
+    assert isinstance(run(ask()), CommandTimeout)

@@ -20,12 +20,11 @@ from tests.support.valkey import ValkeyServer
 from tests.support.waiting import passes, wait_until
 
 # The keeper gives its connection up after a quarter of it, which has to be more than a server may stand still for.
-LEASE_MS = 3_000
+LEASE_MS = 2_000
 BEAT_MS = 100
-LONG_MS = 2 * LEASE_MS + BEAT_MS
-ASYNC = ("jobs", {"sleep_ms": LONG_MS})
-PLAIN = ("plain", {"sleep_ms": LONG_MS})
-BLOCKS = ("jobs", {"block_ms": LONG_MS})
+ASYNC = ("jobs", {"sleep_ms": 4 * LEASE_MS})
+PLAIN = ("plain", {"sleep_ms": 4 * LEASE_MS})
+BLOCKS = ("jobs", {"block_ms": 3 * LEASE_MS})
 
 
 @asynccontextmanager
@@ -58,7 +57,7 @@ async def _each_ran_once(workers: Fleet, raw: Redis, ids: set[str]) -> None:
 async def test_a_handler_of_several_leases_beside_an_idle_worker_runs_once(
     url: str, raw: Redis, jobs: tuple[tuple[str, dict[str, int]], ...]
 ) -> None:
-    """Two leases and more of an async handler and of a plain function, or of an async handler that blocks the event
+    """Four leases of an async handler and of a plain function, or three in which an async handler blocks the event
     loop, with a second worker that has nothing to do: one run, attempts 1, and no word of a lost lease. Who blocks the
     loop is warned about once, with the handler, the job, the line and how long.
 
@@ -82,7 +81,7 @@ async def test_a_handler_of_several_leases_beside_an_idle_worker_runs_once(
 
 
 async def test_lost_connections_do_not_cut_a_handler_short(server: ValkeyServer, url: str, raw: Redis) -> None:
-    """Every connection is killed again and again while handlers of two leases and more run, beside an idle worker: one
+    """Every connection is killed again and again while handlers of four leases run, beside an idle worker: one
     run each, and their ends are settled.
 
     Report 4 (taskiq-python/taskiq-redis#65).
