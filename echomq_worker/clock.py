@@ -69,7 +69,7 @@ class SystemClock:
 class Rhythm:
     """Moments of a monotonic clock, `period_ms` apart and counted from `origin_ms`.
 
-    Loops of one process that count from the same moment wake together, and what they send leaves in two writes; another
+    Loops of one process that count from the same moment wake together, and what they send leaves in one write; another
     process counts from another moment.
     """
 

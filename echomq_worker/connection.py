@@ -187,7 +187,7 @@ class Link(asyncio.Protocol):
         self._reader = hiredis.Reader(replyError=self._errors, notEnoughData=_NOTHING_YET)
         self._waiting: deque[_Batch] = deque()
         self._next = _Write()
-        self._turning = self._written = False
+        self._turning = self._hurries = False
         self._heard_at = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self._looks_at = 0.0
@@ -209,8 +209,9 @@ class Link(asyncio.Protocol):
         """Send `size` packed commands. The future never raises; cancelling it disturbs nothing. `then` is called with
         it as soon as it is answered, a turn of the loop before whoever awaits it.
 
-        What comes first in a turn of the loop leaves at once, and so does what is large; the rest leaves in one write
-        at the end of the turn. What is not `urgent`, as nobody waits for it, leaves with what comes next.
+        What a turn of the loop brings leaves in one write at its end. What is large leaves at once, and so does what
+        comes first while an answer is awaited: turns of a busy loop are long. What is not `urgent`, as nobody waits for
+        it, leaves with what comes next.
 
         On a link that has ended nothing is sent, and the answer is ConnectionLost.
         """
@@ -221,13 +222,13 @@ class Link(asyncio.Protocol):
                 answer.add_done_callback(then)
             return answer
         write = self._next
+        if not self._turning:
+            self._turning, self._hurries = True, bool(self._waiting)
+            self._loop.call_soon(self._end_turn)
         self._waiting.append(_Batch(answer, size, write, then))
         write.packed.append(packed)
-        if not self._turning:
-            self._turning = True
-            self._loop.call_soon(self._end_turn)
-        if urgent and (not self._written or len(packed) >= _LARGE_BYTES):
-            self._written = True
+        if urgent and (self._hurries or len(packed) >= _LARGE_BYTES):
+            self._hurries = False
             self._flush()
         if self._watch is None:
             self._look_in(self.timeout_s)
@@ -240,7 +241,7 @@ class Link(asyncio.Protocol):
             self._watch = None
 
     def _end_turn(self) -> None:
-        self._turning = self._written = False
+        self._turning = self._hurries = False
         if self._next.packed:
             self._flush()
 
