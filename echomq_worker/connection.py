@@ -37,6 +37,8 @@ _HIGH_WATER_BYTES: Final = 1 << 20
 _CLOSING_S: Final = 1.0
 # What is so large takes the server a while: it leaves at once, so that the server works on it while this turn goes on.
 _LARGE_BYTES: Final = 1_024
+# A connection that has heard something so recently is busy. Loops of an idle process wake together, and share a write.
+_BUSY_S: Final = 0.01
 _UNAVAILABLE: Final = frozenset(
     {
         "ASK",
@@ -210,8 +212,8 @@ class Link(asyncio.Protocol):
         it as soon as it is answered, a turn of the loop before whoever awaits it.
 
         What a turn of the loop brings leaves in one write at its end. What is large leaves at once, and so does what
-        comes first while an answer is awaited: turns of a busy loop are long. What is not `urgent`, as nobody waits for
-        it, leaves with what comes next.
+        comes first where the connection is busy: turns of a busy loop are long. What is not `urgent`, as nobody waits
+        for it, leaves with what comes next.
 
         On a link that has ended nothing is sent, and the answer is ConnectionLost.
         """
@@ -223,7 +225,7 @@ class Link(asyncio.Protocol):
             return answer
         write = self._next
         if not self._turning:
-            self._turning, self._hurries = True, bool(self._waiting)
+            self._turning, self._hurries = True, monotonic() - self._heard_at < _BUSY_S
             self._loop.call_soon(self._end_turn)
         self._waiting.append(_Batch(answer, size, write, then))
         write.packed.append(packed)

@@ -41,8 +41,8 @@ class Wire(Protocol):
 class Connector:
     """One multiplexed connection to the server; belongs to the event loop that uses it first.
 
-    Whatever is called in one event-loop turn leaves in one write, or in two while answers are awaited. Cancelling a
-    caller does not touch the connection: its command runs, the reply is dropped. After a loss the next call connects
+    Whatever is called in one event-loop turn leaves in one write, or in two where it is busy. Cancelling a caller
+    does not touch the connection: its command runs, the reply is dropped. After a loss the next call connects
     again, once per call, and passes the fence first. Commands that block (BLPOP) or change the connection (SUBSCRIBE,
     SELECT) do not belong here.
     """
