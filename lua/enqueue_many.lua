@@ -5,14 +5,14 @@
 -- ARGV[2...] id, payload  pairs, a few hundred a call
 -- returns a verdict per pair, in order: 1 admitted | 0 duplicate | -1 the id is not JOB-namespaced
 -- include: chunks
--- include: lane
+-- include: waking
 local p, prefix = ARGV[1], ARGV[1] .. 'job:'
 local keys = {}
 for i = 2, #ARGV, 2 do keys[#keys + 1] = prefix .. ARGV[i] end
 local taken = 0
 in_chunks(keys, function(...) taken = taken + redis.call('EXISTS', ...) end)
 redis.call('ZCARD', KEYS[1])
-redis.call('LLEN', p .. 'ready')
+local tokens = redis.call('LLEN', p .. 'ready')
 local fresh = {}
 if taken > 0 then
   for i, key in ipairs(keys) do fresh[i] = redis.call('EXISTS', key) == 0 end
@@ -32,5 +32,5 @@ for i, key in ipairs(keys) do
   end
 end
 in_chunks(members, function(...) redis.call('ZADD', KEYS[1], ...) end)
-wake_flat(p, admitted)
+wake_flat(p, admitted, tokens)
 return verdicts

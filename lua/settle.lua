@@ -8,56 +8,62 @@
 -- ARGV[2...] verdicts  each `c` id held group | `v` id held group result | `r` id held group delay_ms max_attempts error | `d` id
 --   held group in|at value_ms; `v` is a completion with what a flow's parent gets to read
 -- returns an answer per verdict, in order: done | gone | stale | scheduled | dead | delayed
+-- include: completions
+local p = ARGV[1]
+local plain, ids, first = read_plain(p .. 'job:')
+local answers, done = {}, {completed = 0, failed = 0, ended = {}, erased = {}, due = {}, dead = {}}
+if plain then
+  local littered = is_littered(plain, not first or redis.call('EXISTS', p .. 'kept') == 1)
+  local sizes, ceiling = read_queue(p)
+  for n, key in ipairs(plain) do
+    answers[n] = 'done'
+    erase(done.erased, key, littered)
+  end
+  done.ended, done.completed = ids, #ids
+  write_endings(p, done, sizes, ceiling)
+  return answers
+end
+
+-- Every other call.
 -- include: now
--- include: chunks
 -- include: lane
--- include: held
--- include: flow
 -- include: verdicts
 -- include: endings
-local p, now = ARGV[1], now_ms()
-local plain, first = read_plain(p .. 'job:')
-local at = plain or parse()
+local at, now = parse(), now_ms()
 if not at then return redis.error_reply('ERR settle verdicts are not well-formed: expected c, v, r or d and its values') end
 
-local rows, keys, groups, ours, kin, grouped = {}, plain or {}, {}, {}, {}, false
-if not plain then
-  for n, i in ipairs(at) do
-    local key = p .. 'job:' .. ARGV[i + 1]
-    local row = read_row(key, ARGV[i])
-    -- The group that the worker was given at the claim frees the slot also where the row is gone.
-    local group = row[GROUP] or ARGV[i + 3]
-    rows[n], keys[n], groups[n], ours[n] = row, key, group, is_ours(row, ARGV[i + 2])
-    grouped = grouped or group ~= ''
-    if row[DEDUP] or row[PARENT] then
-      kin[n] = row[PARENT] and read_child(p, ARGV[i + 1]) or child_of(ARGV[i + 1], {row[DEDUP]})
-      touch_ended(p, kin[n])
+local rows, keys, groups, ours, kin, grouped = {}, {}, {}, {}, {}, false
+for n, i in ipairs(at) do
+  local key = p .. 'job:' .. ARGV[i + 1]
+  local row = read_row(key, ARGV[i])
+  -- The group that the worker was given at the claim frees the slot also where the row is gone.
+  local group = row[GROUP] or ARGV[i + 3]
+  rows[n], keys[n], groups[n], ours[n] = row, key, group, is_ours(row, ARGV[i + 2])
+  grouped = grouped or group ~= ''
+  if row[DEDUP] or row[PARENT] then kin[n] = row end
+end
+local tell
+if next(kin) then
+-- include: flow
+  for n, row in pairs(kin) do
+    local id = ARGV[at[n] + 1]
+    kin[n] = row[PARENT] and read_child(p, id) or child_of(id, {row[DEDUP]})
+    touch_ended(p, kin[n])
+  end
+  tell = function(n, i, answer)
+    if answer == 'done' then
+      completed(p, kin[n], ARGV[i] == 'v' and ARGV[i + 4] or nil)
+    elseif answer == 'dead' then
+      died(p, kin[n], reason_of(rows[n], i))
     end
   end
 end
-local littered = is_littered(keys, not first or redis.call('EXISTS', p .. 'kept') == 1)
-local sizes = {}
-for i, key in ipairs(KEYS) do sizes[i] = redis.call('ZCARD', key) end
-redis.call('HGET', p .. 'metrics:completed', 'count')
+local littered = is_littered(keys, true)
+local sizes, ceiling = read_queue(p)
 redis.call('HGET', p .. 'metrics:failed', 'count')
-local ceiling = redis.call('HGET', p .. 'meta', 'concurrency')
-if ceiling then
-  redis.call('LLEN', p .. 'ready')
-  redis.call('LLEN', p .. 'ring')
-end
 local known = grouped and read_lanes(p, KEYS[1], at, groups, ours) or no_lanes()
 
-local answers, changed, told = {}, {}, {}
-local done = {completed = 0, failed = 0, ended = {}, erased = {}, due = {}, dead = {}}
-if plain then
-  done.completed = #keys
-  for n, key in ipairs(keys) do
-    answers[n], done.ended[n] = 'done', ARGV[4 * n - 1]
-    erase(done.erased, key, littered)
-  end
-  write_endings(p, done, sizes, ceiling, known)
-  return answers
-end
+local changed, told = {}, {}
 for n, i in ipairs(at) do
   local id, row = ARGV[i + 1], rows[n]
   -- The same id twice in one call: the second is decided on what the first left behind.
@@ -80,14 +86,8 @@ for n, i in ipairs(at) do
   end
 end
 
-write_endings(p, done, sizes, ceiling, known)
-if next(kin) then
-  for n, i in ipairs(at) do
-    if kin[n] and told[n] == 'done' then
-      completed(p, kin[n], ARGV[i] == 'v' and ARGV[i + 4] or nil)
-    elseif kin[n] and told[n] == 'dead' then
-      died(p, kin[n], reason_of(rows[n], i))
-    end
-  end
+write_endings(p, done, sizes, ceiling, function() keep_endings(p, done, known) end)
+for n, i in ipairs(at) do
+  if kin[n] then tell(n, i, told[n]) end
 end
 return answers

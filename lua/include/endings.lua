@@ -1,5 +1,4 @@
--- The sets' side of many endings at once (settle): an ended id is taken out of every set that has it, then is in the one
--- that its verdict names, or in none.
+-- The sets' side of endings that `completions` has not: of jobs of lanes, and of jobs that are not over.
 
 -- What the endings of grouped jobs need to know, and what becomes of it. By the verdict's number: the lane's number, the lease,
 -- and whether the id still stands in its lane. By lane: the name, the jobs in flight, the limit, the slots that are given
@@ -96,25 +95,11 @@ local function leaves_lane(known, n, id, slot)
   end
 end
 
--- `sizes` of active, pending, schedule and dead: nothing is sent to an empty set.
-local function write_endings(p, done, sizes, ceiling, known)
-  if #done.ended == 0 then return end
-  local freed = 0
-  for i, key in ipairs(KEYS) do
-    if sizes[i] > 0 then
-      local removed = call_chunked('ZREM', key, done.ended)
-      if i == 1 then freed = removed end
-    end
-  end
-  in_chunks(done.erased, function(...) redis.call('UNLINK', ...) end)
+-- The ids that stay go into the sets of their verdicts; those of lanes leave these.
+local function keep_endings(p, done, known)
   call_chunked('ZADD', KEYS[3], done.due)
   call_chunked('ZADD', KEYS[4], done.dead)
   leave_lanes(p, known)
   free_slots(p, known)
-  if done.completed > 0 then redis.call('HINCRBY', p .. 'metrics:completed', 'count', done.completed) end
   if done.failed > 0 then redis.call('HINCRBY', p .. 'metrics:failed', 'count', done.failed) end
-  -- A consumer that parked below a full ceiling waits for this token, whichever kind of job is next.
-  if ceiling and freed > 0 and (redis.call('ZCARD', KEYS[2]) > 0 or redis.call('EXISTS', p .. 'ring') == 1) then
-    wake_flat(p, freed)
-  end
 end

@@ -1,21 +1,5 @@
--- Lanes and readiness tokens (protocol section 5 and "wake" of section 4). p is the queue base `emq:{q}:`.
-local TOKENS = 64
-local READY_MS = 60000
-
-local function push_tokens(key, count)
-  local tokens = {}
-  for i = 1, math.min(count, TOKENS) do tokens[i] = '1' end
-  local length = redis.call('LPUSH', key, unpack(tokens))
-  if length > TOKENS then redis.call('LTRIM', key, 0, TOKENS - 1) end
-  return length
-end
-
--- Flat jobs have tokens of their own: a foreign consumer parks on `wake` and serves only the ring. The first token sets
--- the expiry, so that a queue without a consumer of ours keeps no list.
-local function wake_flat(p, count)
-  local ready = p .. 'ready'
-  if count > 0 and push_tokens(ready, count) <= count then redis.call('PEXPIRE', ready, READY_MS) end
-end
+-- Lanes (protocol section 5). p is the queue base `emq:{q}:`.
+-- include: waking
 
 local function wake_lanes(p, count)
   if count > 0 then push_tokens(p .. 'wake', count) end

@@ -32,37 +32,9 @@ local function parse()
   return at
 end
 
--- Jobs of one claim mostly have the same `held`.
-local tokens = {}
-local function token_once(held)
-  local token = tokens[held]
-  if not token then
-    token = token_of(held)
-    tokens[held] = token
-  end
-  return token
-end
-
 -- Whether the row shows the claim that the verdict is of.
 local function is_ours(row, held)
   return row[HELD] == held and row[STATE] == 'active' and row[ATTEMPTS] == token_once(held)
-end
-
--- The row keys of a call that is as most are: completions of jobs that are in hand by the claim that is told, once each, of
--- no lane, and nobody waits for them. nil for every other call. With them whether all are in hand by their first claim.
-local function read_plain(prefix)
-  local keys, n, seen, last, first = {}, 0, {}, #ARGV, true
-  if last % 4 ~= 1 then return nil end
-  for i = 2, last, 4 do
-    local id, held = ARGV[i + 1], ARGV[i + 2]
-    local key, token = prefix .. id, token_once(held)
-    if ARGV[i] ~= 'c' or ARGV[i + 3] ~= '' or seen[id] then return nil end
-    local row = redis.call('HMGET', key, 'held', 'attempts', 'settled', 'group', 'dedup', 'parent')
-    if row[1] ~= held or row[2] ~= token or row[3] or row[4] or row[5] or row[6] then return nil end
-    n = n + 1
-    keys[n], seen[id], first = key, true, first and token == '1'
-  end
-  return keys, first
 end
 
 -- The answer, and whether it ends the claim (takes the id out of every set). A row that is gone is cleaned from active all
@@ -92,24 +64,6 @@ end
 -- Why the job of a verdict is dead.
 local function reason_of(row, i)
   return row[CANCEL] and 'cancelled: ' .. row[CANCEL] or ARGV[i + 6]
-end
-
--- Whether something stands beside a row of these: logs, children that were counted, and where one may stand a lock.
-local function is_littered(keys, locked)
-  local beside, found, count = {}, 0, #keys
-  for n, key in ipairs(keys) do beside[2 * n - 1], beside[2 * n] = key .. ':logs', key .. ':dependencies' end
-  for n = 1, locked and count or 0 do beside[2 * count + n] = keys[n] .. ':lock' end
-  in_chunks(beside, function(...) found = found + redis.call('EXISTS', ...) end)
-  return found > 0
-end
-
--- What is left of a job when it is over: a row, and where there is one its logs, lock and a flow parent's subkeys.
-local function erase(erased, key, littered)
-  erased[#erased + 1] = key
-  if not littered then return end
-  for _, name in ipairs({'logs', 'lock', 'dependencies', 'processed', 'failed', 'unsuccessful'}) do
-    erased[#erased + 1] = key .. ':' .. name
-  end
 end
 
 -- The row's side of an ending that keeps the row. What the sets get is collected in `done`: due jobs as score and id, dead
