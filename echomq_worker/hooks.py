@@ -21,6 +21,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from echomq_worker.errors import ConfigError, EchoMQError, is_of_the_server
+from echomq_worker.guest import hosted
 from echomq_worker.handlers import filled_by, name_of
 from echomq_worker.job import Job
 from echomq_worker.logs import Logger
@@ -159,7 +160,7 @@ class Hooks:
 
     async def _run(self, hook: Hook, values: dict[str, object]) -> None:
         if hook.is_async:
-            await hook.call(values)
+            await hosted(hook.call(values))
             return
         if self._threads is None:
             self._threads = Threads(AT_A_TIME, name="echomq:hooks")
@@ -167,7 +168,7 @@ class Hooks:
         if is_a(said, Raised):
             raise said.exception
         if inspect.isawaitable(said):
-            await said
+            await hosted(said)
 
     def _blame(self, hook: Hook, queue: str, id: str, error: BaseException) -> None:
         why = {"reason": clean(error)} if is_a(error, EchoMQError) else {}

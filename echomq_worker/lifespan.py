@@ -14,10 +14,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from echomq_worker.connector import Connector, Wire, make_connector
 from echomq_worker.errors import ConfigError
+from echomq_worker.guest import hosted
 from echomq_worker.handlers import name_of
 from echomq_worker.settings import Settings
 
@@ -68,7 +70,7 @@ class Lifespan:
         `settings` is asked only where there is to be a connector. Raises what `connect` raises.
         """
         if self.takes == "nothing":
-            async with self.make() as state:
+            async with _Hosted(self.make()) as state:
                 yield state
             return
         numbers = settings()
@@ -88,8 +90,25 @@ class Lifespan:
                 # The first call of a thread opens it.
                 connector = BlockingConnector(numbers.require_url(), **options)
                 connected.callback(connector.close)
-            async with self.make(connector) as state:
+            async with _Hosted(self.make(connector)) as state:
                 yield state
+
+
+class _Hosted:
+    """A context manager of the user's, entered and left as a guest."""
+
+    __slots__ = ("_manager",)
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+
+    async def __aenter__(self) -> Any:
+        return await hosted(self._manager.__aenter__())
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await hosted(self._manager.__aexit__(kind, error, trace))
 
 
 def yielded_type(function: Callable[..., Any]) -> object:

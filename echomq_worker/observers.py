@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import anyio
 
+from echomq_worker.guest import hosted
 from echomq_worker.job import Job
 from echomq_worker.logs import Logger
 from echomq_worker.nap import Nap
@@ -215,7 +216,7 @@ class Observers:
         try:
             said = function(event)
             if inspect.isawaitable(said):
-                await said
+                await hosted(said)
         except BaseException as error:
             if task is None or passes(error, task):
                 raise
