@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import hiredis
 
@@ -79,9 +79,19 @@ def reply_error(text: str) -> EchoMQError:
     return ServerError(shown)
 
 
+class Packed(NamedTuple):
+    """The last `size` arguments of a command, as bytes for the wire: many that are alike are packed faster at once."""
+
+    size: int
+    data: bytes
+
+
 def pack(command: Sequence[Any]) -> bytes:
-    """A command as bytes for the wire; raises InvalidArgument for what is not bytes, text, int or float."""
+    """A command as bytes for the wire; raises InvalidArgument for what is not bytes, text, int or float, or Packed."""
     arguments = tuple(command)
+    if arguments and isinstance(arguments[-1], Packed):
+        *first, rest = arguments
+        return b"*%d%b%b" % (len(first) + rest.size, pack(first).removeprefix(b"*%d" % len(first)), rest.data)
     if not arguments:
         raise InvalidArgument("command: it is empty, expected a name and its arguments")
     try:

@@ -75,13 +75,12 @@ class Journal:
 
     def settled(self, answers: Sequence[Settled]) -> None:
         """The server has answered these verdicts."""
-        counts = self.counts
         if self._observers is not None:
             self._observers.settled(self.queue, answers)
         if self._hooks is not None:
             self._hooks.settled(answers)
+        self.counts.update([answer for _, _, answer in answers])
         for job, verdict, answer in answers:
-            counts[answer] += 1
             if answer == "done":
                 if self._lines:
                     self._log.info(

@@ -115,15 +115,17 @@ class Leases:
             lease.jobs[job.id] = job
         self._kept[lease.number] = lease
 
-    def let_go(self, job: Job) -> None:
-        """The job is settled, released or lost: nothing keeps it any more. A second time has no effect."""
-        lease = job.lease
-        if lease is None:
-            return
-        job.lease = None
-        lease.jobs.pop(job.id, None)
-        if not lease.jobs:
-            self._kept.pop(lease.number, None)
+    def let_go(self, *jobs: Job) -> None:
+        """Jobs are settled, released or lost: nothing keeps them any more. A second time has no effect."""
+        for job in jobs:
+            lease = job.lease
+            if lease is None:
+                continue
+            job.lease = None
+            held = lease.jobs
+            held.pop(job.id, None)
+            if not held:
+                self._kept.pop(lease.number, None)
 
     def ask(self, queue: str, id: str, why: str) -> int:
         """Somebody asked for the end of a job: tell whoever holds it here. Answers how many claims were told."""

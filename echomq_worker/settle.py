@@ -13,12 +13,14 @@ from typing import assert_never
 import anyio
 
 from echomq_worker.clock import Clock
+from echomq_worker.connection import Packed
 from echomq_worker.connector import Wire
 from echomq_worker.degraded import FAULTS, Degraded
 from echomq_worker.errors import AuthenticationFailed, ServerError, Unavailable, Unreachable
 from echomq_worker.job import Job
 from echomq_worker.keyspace import Keys
 from echomq_worker.nap import Nap
+from echomq_worker.outcome import COMPLETE
 from echomq_worker.script import evaluate
 from echomq_worker.verdict import Bury, Complete, DelayTo, RetryLater, Verdict
 
@@ -29,7 +31,7 @@ UNKNOWN = "unknown"
 _BROKEN_ROW = ("WRONGTYPE", "ERR")
 
 Settled = tuple[Job, Verdict, str]
-Argument = str | bytes | int
+Argument = str | bytes | int | Packed
 
 
 class Settle:
@@ -127,10 +129,10 @@ class Settle:
         self._counted = False
         self._degraded.good()
         batch, self._sending = self._sending, []
-        settled = [
-            (job, reasons.get(number, verdict), answer)
-            for number, ((job, verdict), answer) in enumerate(zip(batch, answers, strict=True))
-        ]
+        settled = [(job, verdict, answer) for (job, verdict), answer in zip(batch, answers, strict=True)]
+        for number, verdict in reasons.items():
+            job, _, answer = settled[number]
+            settled[number] = job, verdict, answer
         self._on_settled([_first_answer(*one) for one in settled] if again else settled)
         return len(batch)
 
@@ -154,12 +156,10 @@ class Settle:
     async def _send(self, batch: Sequence[tuple[Job, Verdict]]) -> list[str]:
         keys = self._keys
         declared = (keys.active, keys.pending, keys.schedule, keys.dead)
-        arguments: list[Argument] = [keys.base]
-        for job, verdict in batch:
-            _add(arguments, job, verdict)
         before, self._counted = self._counted, True
         try:
-            return [answer.decode() for answer in await evaluate(self._wire, "settle", declared, arguments)]
+            answers = await evaluate(self._wire, "settle", declared, [keys.base, *arguments(batch)])
+            return [answer.decode() for answer in answers]
         except (Unreachable, Unavailable, AuthenticationFailed):
             self._counted = before
             raise
@@ -196,20 +196,37 @@ def _first_answer(job: Job, verdict: Verdict, answer: str) -> Settled:
     return job, verdict, "done" if answer == "gone" and isinstance(verdict, Complete) else answer
 
 
-def _add(arguments: list[Argument], job: Job, verdict: Verdict) -> None:
+def arguments(batch: Sequence[tuple[Job, Verdict]]) -> Sequence[Argument]:
+    """The verdicts as the script takes them. Most batches hold plain completions and nothing else."""
+    packed = []
+    for job, verdict in batch:
+        if verdict is not COMPLETE:
+            break
+        id, held, group = job.id, job.held, job.group or ""
+        packed.append(f"$1\r\nc\r\n${len(id)}\r\n{id}\r\n${len(held)}\r\n{held}\r\n${len(group)}\r\n{group}\r\n")
+    text = "".join(packed)
+    if len(packed) == len(batch) and text.isascii():
+        return [Packed(4 * len(batch), text.encode())]
+    words: list[Argument] = []
+    for job, verdict in batch:
+        _add(words, job, verdict)
+    return words
+
+
+def _add(words: list[Argument], job: Job, verdict: Verdict) -> None:
     """Append one verdict as the script takes it."""
     group = job.group or ""
     match verdict:
         case Complete():
             if job.flow_child and verdict.result is not None:
-                arguments += ("v", job.id, job.held, group, verdict.result)
+                words += ("v", job.id, job.held, group, verdict.result)
             else:
-                arguments += ("c", job.id, job.held, group)
+                words += ("c", job.id, job.held, group)
         case RetryLater():
-            arguments += ("r", job.id, job.held, group, verdict.delay_ms or 0, job.max_attempts, verdict.error)
+            words += ("r", job.id, job.held, group, verdict.delay_ms or 0, job.max_attempts, verdict.error)
         case Bury():
-            arguments += ("r", job.id, job.held, group, 0, 1, verdict.error)
+            words += ("r", job.id, job.held, group, 0, 1, verdict.error)
         case DelayTo():
-            arguments += ("d", job.id, job.held, group, verdict.mode, verdict.value)
+            words += ("d", job.id, job.held, group, verdict.mode, verdict.value)
         case _:
             assert_never(verdict)

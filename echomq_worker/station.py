@@ -221,10 +221,11 @@ class Station:
         self._shared.suspects.release(job)
 
     def _settled(self, answers: Sequence[Settled]) -> None:
-        for job, _, _ in answers:
-            self.let_go(job)
-            if job.flow_child and self.pump is not None:
-                self.pump.poke()
+        jobs = [job for job, _, _ in answers]
+        self._shared.leases.let_go(*jobs)
+        self._shared.suspects.release(*jobs)
+        if self.pump is not None and any(job.flow_child for job in jobs):
+            self.pump.poke()
         if self.publisher is not None:
             self.publisher.settled(answers)
         self.journal.settled(answers)

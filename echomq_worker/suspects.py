@@ -32,9 +32,9 @@ class Suspects:
         if self._holder is holder:
             self._holder = job
 
-    def release(self, holder: object) -> None:
-        """Give the place back; whoever passed a suspect over meanwhile is told. No holder, no effect."""
-        if self._holder is not holder:
+    def release(self, *holders: object) -> None:
+        """One of them gives the place back; whoever passed a suspect over meanwhile is told. No holder, no effect."""
+        if self._holder not in holders:
             return
         self._holder = None
         waiting, self._waiting = self._waiting, {}

@@ -13,7 +13,7 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echomq_worker.connection import Link, pack, pack_publish
+from echomq_worker.connection import Link, Packed, pack, pack_publish
 from echomq_worker.errors import CommandTimeout, ConnectionLost
 
 LARGE = pack(("SET", "key", "x" * 4_000))
@@ -56,6 +56,13 @@ async def test_what_is_sent_in_the_turn_in_which_it_breaks_is_lost_without_a_wor
 def test_many_publishes_are_packed_as_each_is(texts: list[str], channel: str) -> None:
     """Texts of any characters, ASCII or not."""
     assert pack_publish(channel, texts) == b"".join(pack(("PUBLISH", channel, text)) for text in texts)
+
+
+@given(st.lists(st.binary(max_size=9), min_size=1), st.lists(st.text("aé", max_size=9)))
+def test_arguments_that_are_packed_already_end_a_command_as_all_others_do(first: list[bytes], rest: list[str]) -> None:
+    """None of them too: the count at the head of the command is that of all arguments."""
+    data = b"".join([b"$%d\r\n%b\r\n" % (len(text.encode()), text.encode()) for text in rest])
+    assert pack((*first, Packed(len(rest), data))) == pack((*first, *rest))
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
