@@ -123,7 +123,7 @@ class ServerError(EchoMQError):
 
 
 class LifespanLate(EchoMQError):
-    """A lifespan that had not closed when what was left of the grace was over, and was cut short."""
+    """A lifespan that had not closed when what was left of the grace was over: cut short, or left behind."""
 
 
 class ScriptMissing(EchoMQError):

@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, TypeVar
+
+import anyio
+
+# What is cancelled gets so long to end before it is left behind.
+LEAVE_S = 0.5
 
 T = TypeVar("T")
 
@@ -41,6 +46,21 @@ def hosted(guest: Awaitable[T]) -> Generator[Any, Any, T]:
             raise
         except BaseException as exc:  # noqa: BLE001 - all of them are for the guest
             step, argument = coroutine.throw, exc
+
+
+async def apart(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+    """Have `work`, which awaits guests, done in a task of its own. Who is cancelled here cancels that, and leaves it
+    behind where it does not end: a guest that swallows its cancellation keeps no task group, and no process.
+    """
+    task = asyncio.get_running_loop().create_task(work(), name=name)
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([task], timeout=LEAVE_S)
+        raise
+    task.result()
 
 
 class _End(asyncio.Future[None]):

@@ -21,7 +21,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from echomq_worker.errors import ConfigError, EchoMQError, is_of_the_server
-from echomq_worker.guest import hosted
+from echomq_worker.guest import apart, hosted
 from echomq_worker.handlers import filled_by, name_of
 from echomq_worker.job import Job
 from echomq_worker.logs import Logger
@@ -116,7 +116,7 @@ class Hooks:
         self._calls.append((hook, queue, job, find, error))
         if self._working < AT_A_TIME:
             self._working += 1
-            self._tasks.start_soon(self._work, name="hooks")
+            self._tasks.start_soon(apart, self._work, "hooks", name="hooks")
 
     def hurry(self) -> None:
         """A second signal: what has not ended is waited for no more."""

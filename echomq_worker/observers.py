@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import anyio
 
-from echomq_worker.guest import hosted
+from echomq_worker.guest import apart, hosted
 from echomq_worker.job import Job
 from echomq_worker.logs import Logger
 from echomq_worker.nap import Nap
@@ -195,7 +195,10 @@ class Observers:
             await self._ended.wait()
 
     async def run(self) -> None:
-        """Tell what is noted, in order, until `finish` is asked for."""
+        """Tell what is noted, in order, until `finish` is asked for. What swallows its cancellation is left behind."""
+        await apart(self._run, "observers")
+
+    async def _run(self) -> None:
         turns = 0
         while self._notes or not self._closed:
             if not self._notes:

@@ -5,7 +5,6 @@ Source: design section 3, issue "A worker that runs jobs" (Daemon and CLI).
 
 from __future__ import annotations
 
-import math
 import secrets
 import signal
 import sys
@@ -27,6 +26,7 @@ from echomq_worker.identity import Mint
 from echomq_worker.journal import LISTED
 from echomq_worker.keyspace import Keys
 from echomq_worker.leases import Keeper, Leases
+from echomq_worker.leash import Leash
 from echomq_worker.listener import Listener
 from echomq_worker.logs import Logger, get_logger
 from echomq_worker.observers import Blocked, DegradedNow, Observer, Observers, Recovered
@@ -83,8 +83,8 @@ class Run:
         self._log: Logger = get_logger("echomq_worker")
         self._stopped = anyio.Event()
         self._asked_ms: float | None = None
-        self._starting: anyio.CancelScope | None = None
-        self._ending: anyio.CancelScope | None = None
+        # Of the lifespan around it.
+        self.leash = Leash()
         self._told = False
         self._hand_over: HandOver | None = None
         self._stations: Sequence[Station] = ()
@@ -110,17 +110,14 @@ class Run:
     def _stop(self) -> None:
         self.hold()
         self._stopped.set()
-        if self._starting is not None:
-            self._starting.cancel()
+        self.leash.stop()
 
     def _hurry(self) -> None:
         if self._hand_over is not None:
             self._hand_over.hurry()
         if self._hooks is not None:
             self._hooks.hurry()
-        if self._ending is not None:
-            self._ending.deadline = math.inf
-            self._ending.cancel()
+        self.leash.hurry()
 
     def hold(self) -> None:
         """No job begins any more; the grace does. A signal's handler does it before the loop, which may be blocked."""
@@ -141,16 +138,9 @@ class Run:
             wire=str(self.connector.spoken),
         )
 
-    def starting(self, scope: anyio.CancelScope | None) -> None:
-        """What a stop has to cancel as long as nothing is claimed; None from then on."""
-        self._starting = scope
-        if scope is not None and self._stopped.is_set():
-            scope.cancel()
-
-    def ending(self, scope: anyio.CancelScope) -> None:
-        """What a second call of `stop` cancels now that the run is over, and its deadline does by itself."""
-        self._ending = scope
-        scope.deadline = anyio.current_time() + max(_LAST_CLOSED_MS, self._left_ms()) / 1000
+    def ending(self) -> None:
+        """All is handed over: what is left of the grace is the lifespan's."""
+        self.leash.ending(max(_LAST_CLOSED_MS, self._left_ms()))
 
     async def run(self, state: object, *, burst: bool) -> Report:
         """Serve until stopped, with `burst` until nothing is left; `state` is what the lifespan yielded."""

@@ -7,7 +7,6 @@ environment or opened before `run`.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +18,7 @@ from echomq_worker.clock import Clock, SystemClock
 from echomq_worker.errors import ConfigError, LifespanLate
 from echomq_worker.handlers import Bound, Handlers
 from echomq_worker.hooks import Hook
+from echomq_worker.leash import Leash
 from echomq_worker.lifespan import Lifespan, Manager, yielded_type
 from echomq_worker.logs import get_logger
 from echomq_worker.observers import Observer
@@ -203,12 +203,14 @@ class Worker:
         pump: bool | None = None,
         signals: bool = True,
         reports: int | None = None,
+        give_up: Callable[[LifespanLate], object] | None = None,
     ) -> Report:
         """Serve until a signal, `stop()`, or, with `burst`, until nothing is left.
 
         `queues`: only these, of those that have a handler. `pump`: instead of the setting. `signals`: SIGTERM and
         SIGINT stop, a second one at once. `reports`: the socket, by its number, over which a supervisor of several
-        processes asks for probes and metrics; no port is opened then.
+        processes asks for probes and metrics; no port is opened then. `give_up`: called with what is to be said where
+        the lifespan swallows its cancellation, so that this never ends; its cause is what had ended the run, if any.
 
         Raises ConfigError, Unreachable, AuthenticationFailed, FenceRefused before anything is claimed, LifespanLate at
         the end; a loop that dies of a bug raises its error.
@@ -229,6 +231,7 @@ class Worker:
             tracing=self.tracing,
             measured=settings.http is not None or reports is not None,
         )
+        self._running.leash.give_up = self._giving_up(self._running.leash, give_up)
         try:
             with heard(self._running.signalled, at_once=self._running.hold) if signals else nullcontext():
                 if self._running.probe is None:
@@ -241,35 +244,45 @@ class Worker:
             self._running = None
 
     async def _served(self, running: Run, settings: Settings, *, burst: bool) -> Report:
-        report, crash, late = Report(), None, False
+        report, leash = Report(), running.leash
         # A stop while it still connects, or enters the lifespan, ends it there: nothing is claimed by then. Once all is
         # handed over a second one does: what the lifespan still closes keeps no process.
-        with anyio.CancelScope() as scope:
-            running.starting(scope)
+        with leash.held():
             try:
                 await running.connector.open()
                 async with self.entered(settings) as state:
-                    running.starting(None)
+                    leash.begun()
                     try:
                         report = await running.run(state, burst=burst)
                     except asyncio.CancelledError:
                         raise
                     except BaseException as error:
-                        crash = error
+                        leash.crash = error
                         raise
                     finally:
-                        running.ending(scope)
+                        running.ending()
             finally:
-                # A deadline there is while the lifespan closes, unless a second stop has cut that short.
-                late, scope.deadline = anyio.current_time() >= scope.deadline, math.inf
+                leash.over()
                 with anyio.CancelScope(shield=True):
                     await running.connector.aclose()
-        if crash is not None:
+        if leash.crash is not None:
             # The lifespan has swallowed it, or its end was cut short.
-            raise crash
-        if late and self._lifespan is not None:
+            raise leash.crash
+        if leash.late and self._lifespan is not None:
             raise LifespanLate(f"lifespan {self._lifespan.name}: it had not closed when the grace was over: cut short")
         return report
+
+    def _giving_up(self, leash: Leash, give_up: Callable[[LifespanLate], object] | None) -> Callable[[], object] | None:
+        lifespan = self._lifespan
+        if give_up is None or lifespan is None:
+            return None
+
+        def said() -> None:
+            error = LifespanLate(f"lifespan {lifespan.name}: it does not end though it was cancelled: left behind")
+            error.__cause__ = leash.crash
+            give_up(error)
+
+        return said
 
     async def exhausted(self, horizon_ms: int) -> bool:
         """Whether a run has nothing left to do: nothing in hand, nothing that can be claimed, nothing due within

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from echomq_worker.cli import Exit, only_ours, say_error
+from echomq_worker.cli import Exit, only_ours
 from echomq_worker.cli.common import Url, WireMode, settings_for
-from echomq_worker.errors import AuthenticationFailed, ConfigError, ServerError
+from echomq_worker.cli.crash import say_crash, say_left
+from echomq_worker.errors import AuthenticationFailed, ConfigError, LifespanLate, ServerError
 from echomq_worker.signals import SIGNALS
 
 if TYPE_CHECKING:
@@ -186,10 +187,7 @@ def _work(
     from echomq_worker.supervisor import stop_with_parent
 
     worker = load_worker(target)
-    served = [bound.options.queue for bound in worker.handlers]
-    unknown = [name for name in queues if name not in served]
-    if unknown:
-        raise ConfigError(f"--queue={unknown[0]!r}: {target} has no such handler, expected one of {', '.join(served)}")
+    _check_queues(queues, target, worker)
     if supervised:
         stop_with_parent()
     # What has been imported stays: a full collection that goes through all of it again holds up every handler, for 40
@@ -198,31 +196,47 @@ def _work(
     gc.freeze()
 
     left: set[asyncio.Task[object]] = set()
+    given_up: list[LifespanLate] = []
+    runner = asyncio.Runner(loop_factory=loop_factory())
+    loop = runner.get_loop()
+
+    def give_up(error: LifespanLate) -> None:
+        given_up.append(error)
+        loop.stop()
 
     async def main() -> int:
         _have_signals_stop(worker)
         try:
-            report = await worker.run(settings, queues=tuple(queues), burst=burst, signals=True, reports=reports)
+            report = await worker.run(settings, queues=tuple(queues), burst=burst, reports=reports, give_up=give_up)
         finally:
             left.update(await _left_behind())
         return report.exit_code
 
-    runner = asyncio.Runner(loop_factory=loop_factory())
     try:
-        return _to_the_end(runner.get_loop(), main())
+        return _to_the_end(loop, main())
     except KeyboardInterrupt:
         raise
     except BaseException as error:
+        if given_up:
+            # The loop was stopped, and what ran on it stays as it is.
+            return say_left(given_up[0])
         ours = only_ours(error)
         # An exception group comes from a loop: the server was there at the start, so this is no exit code 3.
         in_a_loop = isinstance(error, BaseExceptionGroup) and isinstance(ours, (ServerError, AuthenticationFailed))
         if ours is None or in_a_loop:
-            return _say_crash(error)
+            return say_crash(error)
         raise
     finally:
         # `asyncio.run` would wait here for tasks that do not let themselves be cancelled.
-        if not left:
+        if not left and not given_up:
             runner.close()
+
+
+def _check_queues(queues: Sequence[str], target: str, worker: Worker) -> None:
+    served = [bound.options.queue for bound in worker.handlers]
+    unknown = [name for name in queues if name not in served]
+    if unknown:
+        raise ConfigError(f"--queue={unknown[0]!r}: {target} has no such handler, expected one of {', '.join(served)}")
 
 
 def _have_signals_stop(worker: Worker) -> None:
@@ -256,25 +270,6 @@ def _to_the_end(loop: asyncio.AbstractEventLoop, work: Coroutine[object, object,
             if task.done() or signal.getsignal(signal.SIGINT) in {signal.default_int_handler, _leave}:
                 raise
             say(get_logger(__name__).error, "task raised", error, error=describe(error))
-
-
-def _say_crash(error: BaseException) -> int:
-    """A loop has died of a bug: its trace is a line of the log like any other, its cause is the last one."""
-    from echomq_worker.logs import get_logger
-
-    leaves = list(_leaves(error))
-    cause = f"{type(leaves[0]).__name__}: {leaves[0]}" + (f" (and {len(leaves) - 1} more)" if leaves[1:] else "")
-    get_logger(__name__).error("worker crashed", error=cause, exc_info=error)
-    say_error(f"the worker has crashed: {cause}")
-    return Exit.FAILED
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
 
 
 async def _left_behind() -> set[asyncio.Task[object]]:

@@ -200,3 +200,44 @@ async def test_a_signal_that_comes_while_the_lifespan_closes_ends_that_too(url: 
         worker.send(signal.SIGTERM)
         assert await worker.ended() == 0
         assert "Traceback" not in worker.log_text()
+
+
+LEFT = "lifespan tests.support.closing.endless: it does not end though it was cancelled: left behind"
+SWALLOWING = {"lifespan swallows": 1, "start swallows": 1, "hook swallows": 0, "observer swallows": 0}
+
+
+async def test_what_swallows_its_cancellation_keeps_no_process(url: str) -> None:
+    """A hook and an observer are left behind, and change no exit code; a lifespan is named by the last line, and the
+    code is 1. Nobody has to send a second signal.
+    """
+    async with asyncio.TaskGroup() as tasks:
+        for way, code in SWALLOWING.items():
+            tasks.create_task(_swallows(url, way, code))
+
+
+async def _swallows(url: str, way: str, code: int) -> None:
+    env = {"ECHOMQ_URL": url, "ECHOMQ_GRACE_MS": "100", "TEST_CLOSING": way}
+    queue = way.split(maxsplit=1)[0]
+    with WorkerProcess("run", "tests.support.closing:worker", "--queue", queue, env=env) as worker:
+        async with connect(url) as connector:
+            await Jobs(connector).enqueue(queue, b"")
+        await worker.saw("worker started" if way == "lifespan swallows" else "it swallows")
+        worker.send(signal.SIGTERM)
+        assert await worker.ended() == code, way
+        assert ("it swallows" in worker.log_text(), "Traceback" in worker.log_text()) == (True, False), way
+        assert (worker.lines()[-1].endswith(LEFT), "worker stopped" in worker.log_text()) == (
+            code == 1,
+            way != "start swallows",
+        ), way
+
+
+async def test_a_second_signal_ends_a_lifespan_that_swallows_it_too(url: str) -> None:
+    """It is cut short, and as that does not end it the process ends without it, long before the grace is over."""
+    env = {"ECHOMQ_URL": url, "ECHOMQ_GRACE_MS": "3600000", "TEST_CLOSING": "lifespan swallows"}
+    with WorkerProcess("run", "tests.support.closing:worker", env=env) as worker:
+        await worker.saw("worker started")
+        worker.send(signal.SIGTERM)
+        await worker.saw("the lifespan closes")
+        worker.send(signal.SIGTERM)
+        assert await worker.ended() == 1
+        assert worker.lines()[-1].endswith(LEFT)

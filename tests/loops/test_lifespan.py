@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from echomq_worker import Connector, Jobs, Repeat, Worker, sync, testing
 from echomq_worker.connector import connect
+from echomq_worker.errors import LifespanLate
 from tests.support.running import quick, running
 from tests.support.waiting import never_ends, wait_until
 
@@ -122,6 +123,36 @@ async def test_a_lifespan_hides_no_crash(url: str, monkeypatch: pytest.MonkeyPat
     with pytest.raises(ExceptionGroup) as caught:
         await asyncio.wait_for(worker.run(quick(url), signals=False), 20)
     assert caught.group_contains(RuntimeError, match="a bug")
+
+
+async def test_a_crash_is_told_though_the_lifespan_swallows_its_end(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the process is told that it has to go without the lifespan, and what had ended the run."""
+    worker, told, end = Worker(), list[LifespanLate](), asyncio.Event()
+
+    @worker.lifespan
+    async def stubborn() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            while not end.is_set():
+                with suppress(asyncio.CancelledError):
+                    await end.wait()
+
+    @worker.handler("first")
+    async def nothing() -> None: ...
+
+    async def broken(_self: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("echomq_worker.pump.Pump.beat", broken)
+    monkeypatch.setattr("echomq_worker.run._LAST_CLOSED_MS", 100)
+    task = asyncio.create_task(worker.run(quick(url, grace_ms=0), signals=False, give_up=told.append))
+    await wait_until(lambda: told, "the lifespan is given up")
+    end.set()
+    with pytest.raises(ExceptionGroup):
+        await asyncio.wait_for(task, 20)
+    assert str(told[0]).startswith("lifespan tests.loops.test_lifespan.")
+    assert told[0].__cause__ is task.exception()
 
 
 async def test_a_stop_during_a_start_that_swallows_its_cancellation_is_no_crash(url: str) -> None:
