@@ -99,7 +99,9 @@ class Job:
     `id` (branded), `payload` (bytes as they were enqueued), `attempts` (claims of it, this one included; the fencing
     token), `failures` (failed runs before this one), `group` (its lane or None). `held` is `token:random` of the claim.
     The rest of the attributes belongs to the worker: `runner` (what cancels the handler, None in a thread),
-    `cancellation`, `exception` (what the handler raised, for the log line), `lease` (what it is kept with).
+    `cancellation`, `exception` (what the handler raised, for the log line), `lease` (what it is kept with),
+    `ran_ms` (how long the handler ran; 0 until it has ended, and where nobody asks for times), `started_ms` (when it
+    began, by the monotonic clock; not there for one that has not).
     """
 
     __slots__ = (
@@ -114,6 +116,7 @@ class Job:
         "id",
         "lease",
         "payload",
+        "ran_ms",
         "runner",
         "started_ms",
     )
@@ -142,7 +145,8 @@ class Job:
         self.runner: Cancellable | None = None
         self.cancellation: Cancellation | None = None
         self.exception: BaseException | None = None
-        self.started_ms = 0.0
+        self.ran_ms = 0.0
+        self.started_ms: float
 
     def __repr__(self) -> str:
         return f"<Job {self.id} of {self.queue}, attempt {self.attempts}>"

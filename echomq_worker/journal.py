@@ -69,9 +69,13 @@ class Journal:
                 self._observers.note(Started, self.queue, job.id, job.attempts)
 
     def ended(self, job: Job) -> None:
-        """The handler has ended: from here on `job.started_ms` is how long it ran."""
-        if self._timed and job.started_ms:
-            job.started_ms = self._clock.monotonic_ms() - job.started_ms
+        """The handler has ended: from here on `job.ran_ms` is how long it ran."""
+        if self._timed:
+            try:
+                started_ms = job.started_ms
+            except AttributeError:
+                return  # no handler was called
+            job.ran_ms = self._clock.monotonic_ms() - started_ms
 
     def settled(self, answers: Sequence[Settled]) -> None:
         """The server has answered these verdicts."""
@@ -83,9 +87,7 @@ class Journal:
         for job, verdict, answer in answers:
             if answer == "done":
                 if self._lines:
-                    self._log.info(
-                        "job completed", id=job.id, attempt=job.attempts, duration_ms=round(job.started_ms, 1)
-                    )
+                    self._log.info("job completed", id=job.id, attempt=job.attempts, duration_ms=round(job.ran_ms, 1))
             else:
                 self._tell(job, verdict, answer)
             # Its traceback holds the handler's frames, and these the job: a cycle that would wait for the collector.
@@ -130,7 +132,7 @@ class Journal:
     def _tell(self, job: Job, verdict: Verdict, answer: str) -> None:
         fields: dict[str, object] = {"id": job.id, "attempt": job.attempts}
         if self._timed:
-            fields["duration_ms"] = round(job.started_ms, 1)
+            fields["duration_ms"] = round(job.ran_ms, 1)
         if isinstance(verdict, (RetryLater, Bury)):
             fields["error"] = verdict.error
         if answer == "scheduled":

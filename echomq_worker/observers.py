@@ -172,14 +172,14 @@ class Observers:
         for job, verdict, answer in answers:
             id, attempt = job.id, job.attempts
             if answer == "done":
-                self.note(Completed, queue, id, attempt, job.started_ms)
+                self.note(Completed, queue, id, attempt, job.ran_ms)
                 continue
             if answer not in {"scheduled", "dead", "delayed"}:
                 self.note(Stale, queue, id, attempt, answer)
                 continue
             failures = job.failures + 1
             if isinstance(verdict, (RetryLater, Bury)):
-                self.note(Failed, queue, id, attempt, failures, verdict.error, job.started_ms)
+                self.note(Failed, queue, id, attempt, failures, verdict.error, job.ran_ms)
             if answer == "scheduled" and isinstance(verdict, RetryLater):
                 self.note(Retried, queue, id, attempt, failures, verdict.delay_ms or 0)
             elif answer == "dead":

@@ -59,8 +59,8 @@ class Meter(Observers):
         runs = self._runs[queue]
         for job, _, _ in answers:
             # A job for which no handler was called has not run.
-            if job.started_ms:
-                runs.add(job.started_ms / 1000)
+            if job.ran_ms:
+                runs.add(job.ran_ms / 1000)
         if self._functions:
             super().settled(queue, answers)
 

@@ -145,6 +145,18 @@ async def test_where_completions_are_not_logged_nothing_is_timed(level: str) -> 
     assert made.counts == {"done": 1, "dead": 1}
 
 
+async def test_when_a_job_began_and_how_long_it_ran_are_two_numbers() -> None:
+    """Neither takes the other's place as the handler ends; a job that no handler saw has neither."""
+    made, clock, _ = journal()
+    job, unseen = job_of(), job_of()
+    assert job.ran_ms == 0
+    began_ms = clock.monotonic_ms()
+    ran(made, clock, job, 7)
+    made.ended(unseen)
+    assert (job.started_ms, job.ran_ms, unseen.ran_ms) == (began_ms, 7, 0)
+    assert not hasattr(unseen, "started_ms")
+
+
 async def test_a_job_that_no_handler_saw_took_no_time() -> None:
     """One without a payload is dead at once: its line does not say how long the process is up."""
     made, _, lines = journal()
