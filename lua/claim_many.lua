@@ -19,20 +19,16 @@
 -- returns why = ok | paused | ceiling | rate:<ms until the window ends> | suspects (passed over, still there) | replayed; random
 --   is that of the claim in the reply
 -- include: now
--- include: chunks
--- include: lane
--- include: receipt
--- include: waiting
--- include: candidates
--- include: rotation
--- include: flow
--- include: taking
-local p, lease, read, random, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5], now_ms()
+local p, lease, read, random = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
 local room = math.min(tonumber(ARGV[3]), 1000)
 if lease < 1 or lease % 1 > 0 then return redis.error_reply('ERR claim lease_ms must be a whole number above 0') end
 
 local receipt = redis.call('GET', KEYS[5])
-if receipt_number(receipt) > read then return replay(p, KEYS[2], KEYS[5], receipt, now, lease) end
+local number = receipt and tonumber(string.match(receipt, '^%d+')) or 0
+if number > read then
+-- include: receipt
+  return replay(p, KEYS[2], KEYS[5], receipt, now_ms(), lease)
+end
 if room < 1 then return {read, 'ok', random, {}, {}, {}} end
 local meta = redis.call('HMGET', KEYS[4], 'paused', 'concurrency', 'max', 'window_ms', 'flat_turn', 'lane_turn')
 if meta[1] then return {read, 'paused', random, {}, {}, {}} end
@@ -52,21 +48,80 @@ end
 room = math.floor(room)
 if room < 1 then return {read, rate or 'ceiling', random, {}, {}, {}} end
 
-local claim = {p = p, rows = p .. 'job:', pending = KEYS[1], active = KEYS[2], now = now, room = room, count = 0, looked = 0,
-  look = room + 4096, depth = redis.call('ZCARD', KEYS[1]), max_crashes = tonumber(ARGV[6]), suspects = tonumber(ARGV[7]),
-  jobs = {}, tokens = {}, leave = {}, regroup = {}, seen = {}, told = 0, bury = {}, move = {}, kin = {}}
-local flat, flat_open = source(KEYS[1]), claim.depth > 0
-flat.page = math.max(room + 1, PAGE)
-local rot = new_rotation(claim, KEYS[3], meta[6])
-claim.lanes = rot.length > 0
+-- Where nothing is left that anyone could claim, tokens that stand would only wake someone for nothing.
+local function has_tokens()
+  return redis.call('EXISTS', p .. 'ready', p .. 'wake') > 0
+end
+local function drop_tokens()
+  redis.call('DEL', p .. 'ready', p .. 'wake')
+end
+
+local ring = redis.call('LLEN', KEYS[3])
+local asked = ring > 0 and math.min(room, 17) or room
+local first = redis.call('ZRANGE', KEYS[1], 0, asked - 1)
+-- Whether flat pending is all there is.
+local alone = ring == 0 and not meta[6]
+if alone and #first == 0 then
+  if has_tokens() then drop_tokens() end
+  return {read, 'ok', random, {}, {}, {}}
+end
+
+-- include: plain
+-- include: taking
+local claim = {p = p, rows = p .. 'job:', pending = KEYS[1], active = KEYS[2], now = now_ms(), room = room, count = 0,
+  looked = 0, jobs = {}, tokens = {}, leave = {}, kin = {}}
+local flat = source(KEYS[1])
+flat.page = math.max(room, PAGE)
+local flat_open = turn_page(claim, flat, first, asked)
+if ring == 0 then take_plain(claim, flat) end
+
+-- What is taken leaves schedule and dead, where it should not stand: nothing is sent to an empty one.
+local function read_strays()
+  return redis.call('ZCARD', p .. 'schedule'), redis.call('ZCARD', p .. 'dead')
+end
+local function write_taken(scheduled, dead)
+  if scheduled + dead > 0 then
+    local ids = {}
+    for i = 1, claim.count do ids[i] = claim.jobs[6 * i - 5] end
+    if scheduled > 0 then redis.call('ZREM', p .. 'schedule', unpack(ids)) end
+    if dead > 0 then redis.call('ZREM', p .. 'dead', unpack(ids)) end
+  end
+  local words = hand_out(claim, random, string.format('%.0f', claim.now + lease))
+  redis.call('SET', KEYS[5], (read + 1) .. ' ' .. random .. ' ' .. words, 'PX', lease)
+  if not limited then return end
+  if spent > 0 then
+    redis.call('INCRBY', p .. 'limiter', claim.count)
+  else
+    redis.call('SET', p .. 'limiter', claim.count, 'PX', window)
+  end
+end
+
+-- Most claims end here: no lanes, and every job that was met is as most are.
+if alone and not claim.row then
+  local short, scheduled, dead = claim.count < room, read_strays()
+  local idle = short and has_tokens()
+  if idle then drop_tokens() end
+  redis.call('ZREMRANGEBYRANK', KEYS[1], 0, claim.count - 1)
+  write_taken(scheduled, dead)
+  return {read + 1, not short and rate or 'ok', random, claim.jobs, {}, claim.kin}
+end
+
+-- include: leaving
+-- include: lane_keys
+-- include: candidates
+-- include: rotation
+claim.look, claim.max_crashes, claim.suspects = room + 4096, tonumber(ARGV[6]), tonumber(ARGV[7])
+claim.regroup, claim.seen, claim.told, claim.bury, claim.move = {}, {}, 0, {}, {}
+claim.lanes, claim.has_flat = ring > 0, flat_open
+local rot = new_rotation(claim, KEYS[3], ring, meta[6])
 
 -- Flat pending takes its turn among the lanes as one of them: when each of those that stood on the ring at its last turn has
 -- had its own or fallen off.
-local turns = math.min(tonumber(meta[5]) or rot.length, rot.length)
+local turns = math.min(tonumber(meta[5]) or ring, ring)
 while claim.count < room do
   local lane = claim.lanes and next_lane(claim, rot)
   if flat_open and (not lane or turns < 1) then
-    flat_open = not claim.lanes and take_plain(claim, flat) or next_job(claim, flat)
+    flat_open = not (claim.lanes or claim.row) and take_plain(claim, flat) or next_job(claim, flat)
     if flat_open then turns = rot.lanes end
   elseif not lane then
     break
@@ -79,39 +134,28 @@ while claim.count < room do
 end
 local short = claim.count < room
 
-local scheduled, dead = 0, 0
-if claim.count + #claim.bury > 0 then
-  scheduled, dead = redis.call('ZCARD', p .. 'schedule'), redis.call('ZCARD', p .. 'dead')
+local filed = #claim.bury + #claim.move > 0
+local buried, write_filed = {}, nil
+if filed then
+-- include: filing
+  touch_filed(claim)
+  write_filed = file
 end
-touch_filed(claim)
--- Nothing is left that anyone could claim: tokens that stand now would only wake someone for nothing.
+local scheduled, dead = 0, 0
+if claim.count + #claim.bury > 0 then scheduled, dead = read_strays() end
 local idle = short and not flat.passed and not has_more(claim, flat) and #claim.move == 0 and entries_left(rot) == 0
-idle = idle and redis.call('EXISTS', p .. 'ready', p .. 'wake') > 0
+idle = idle and has_tokens()
 
 -- From here on only writes.
-if idle then redis.call('DEL', p .. 'ready', p .. 'wake') end
-local offers = {}
+if idle then drop_tokens() end
 if rot.visited > 0 then write_ring(rot) end
 leave_sets(claim, rot)
-move(claim, offers)
-local buried = bury(claim, offers)
+if filed then buried = write_filed(claim) end
 if claim.count > 0 then
-  local ids = {}
-  for i = 1, claim.count do ids[i] = claim.jobs[6 * i - 5] end
-  if scheduled > 0 then redis.call('ZREM', p .. 'schedule', unpack(ids)) end
-  if dead > 0 then redis.call('ZREM', p .. 'dead', unpack(ids)) end
-  local words = hand_out(claim, random, string.format('%.0f', now + lease))
-  redis.call('SET', KEYS[5], (read + 1) .. ' ' .. random .. ' ' .. words, 'PX', lease)
-  if limited then
-    if spent > 0 then
-      redis.call('INCRBY', p .. 'limiter', claim.count)
-    else
-      redis.call('SET', p .. 'limiter', claim.count, 'PX', window)
-    end
-  end
+  write_taken(scheduled, dead)
+  regroup(claim)
 end
-for group in pairs(offers) do offer(p, group) end
-if claim.lanes and claim.depth > 0 and turns ~= tonumber(meta[5]) then redis.call('HSET', KEYS[4], 'flat_turn', turns) end
+if claim.lanes and claim.has_flat and turns ~= tonumber(meta[5]) then redis.call('HSET', KEYS[4], 'flat_turn', turns) end
 local cut = rot.cut or (rot.cut_name and meta[6])
 if cut and cut ~= meta[6] then redis.call('HSET', KEYS[4], 'lane_turn', cut) end
 if meta[6] and not cut then redis.call('HDEL', KEYS[4], 'lane_turn') end

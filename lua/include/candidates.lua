@@ -1,28 +1,9 @@
--- What claim_many makes of the members of pending and of lanes. Reads only: nothing is written before all is decided.
--- A row is the reply of its HMGET.
-local ATTEMPTS, PAYLOAD, STATE, GROUP, HELD, CRASHES, FAILURES = 1, 2, 3, 4, 5, 6, 7
-local CANCEL, EXPIRES, PARENT = 8, 9, 10
+-- What claim_many makes of those that are not as most are (`plain`). Reads only.
+-- include: waiting
 
 local function read_row(claim, id)
   return redis.call('HMGET', claim.rows .. id, 'attempts', 'payload', 'state', 'group', 'held', 'crashes', 'failures',
     'cancel', 'expires_at', 'parent')
-end
-
--- The same row of what HGETALL says, which costs less for a row that has little else.
-local PLACES = {attempts = ATTEMPTS, payload = PAYLOAD, state = STATE, group = GROUP, held = HELD, crashes = CRASHES,
-  failures = FAILURES, cancel = CANCEL, expires_at = EXPIRES, parent = PARENT}
-local function row_of(said)
-  local row = {false, false, false, false, false, false, false, false, false, false}
-  for i = 1, #said, 2 do
-    local place = PLACES[said[i]]
-    if place then row[place] = said[i + 1] end
-  end
-  return row
-end
-
--- Whether that is a row as a producer leaves it, in the order of its fields too.
-local function is_new(said)
-  return #said == 6 and said[1] == 'state' and said[2] == 'pending' and said[3] == 'attempts' and said[5] == 'payload'
 end
 
 -- Claims in a row of ours that never ended, this one included (row field `crashes` = `n:token`). Where the row's attempts
@@ -31,13 +12,6 @@ local function count_crashes(row)
   local count, token = string.match(row[CRASHES] or '', '^(%d+):(%d+)$')
   local before = token == row[ATTEMPTS] and tonumber(count) or 0
   return row[HELD] and before + 1 or before
-end
-
--- A job as most are: it stands where it belongs, in the lane `name` or without one, was not claimed before, and nobody has
--- asked for anything.
-local function is_plain(name, row, lease)
-  return not (lease or row[HELD] or row[CRASHES] or row[CANCEL] or row[EXPIRES]) and row[STATE] == 'pending'
-    and (row[GROUP] or nil) == name
 end
 
 -- Says `take`, `pass` (a suspect that must wait), `bury`, `drop` (the id stands in another set) or `move` (a grouped job in
@@ -61,32 +35,6 @@ local function judge(claim, lane, id, row, lease)
   if claim.suspects < 1 then return 'pass', crashes end
   claim.suspects = claim.suspects - 1
   return 'take', crashes
-end
-
--- A source of jobs: flat pending, or a lane with its `name`. It is a cursor over a sorted set that is only read: `i` is the
--- place in `ids` up to which they are used, `size` the last that is its own, `at` what was read of the set, with `ended` all of
--- it.
-local PAGE = 17
-local function source(key, name)
-  return {key = key, name = name, i = 0, size = 0, at = 0, leave = {}, started = 0}
-end
-
--- Whether there is a member behind the cursor; reads the next page where the last one is used up.
-local function has_more(claim, s)
-  if s.i < s.size then return true end
-  if s.ended then return false end
-  local at, page = s.at, s.page or PAGE
-  local ids = redis.call('ZRANGE', s.key, at, at + page - 1)
-  if #ids < page then s.ended = true end
-  if #ids == 0 then return false end
-  ids.scores = redis.call('ZMSCORE', claim.active, unpack(ids))
-  s.ids, s.i, s.size, s.at = ids, 0, #ids, at + #ids
-  return true
-end
-
--- `attempts` of a row counted up; a row that has none was never claimed.
-local function token_after(attempts)
-  return string.format('%.0f', (tonumber(attempts) or 0) + 1)
 end
 
 -- Files a job as taken: six values of the reply, from which the writing pass works too.
@@ -142,32 +90,4 @@ local function next_job(claim, s)
     end
   end
   return false
-end
-
--- The same for a run of jobs as most are, from where the cursor of flat pending stands. Ends at the first that is another,
--- whose row it leaves for next_job; answers whether it took any.
-local function take_plain(claim, s)
-  local jobs, leave, tokens, rows, count = claim.jobs, claim.leave, claim.tokens, claim.rows, claim.count
-  local before = count
-  while count < claim.room and has_more(claim, s) do
-    local i, id = s.i + 1, s.ids[s.i + 1]
-    local said, n, payload, attempts, failures = redis.call('HGETALL', rows .. id), 6 * count, nil, nil, '0'
-    if is_new(said) and not s.ids.scores[i] then
-      attempts, payload = said[4], said[6]
-    else
-      local row = row_of(said)
-      if not is_plain(nil, row, s.ids.scores[i]) then
-        claim.row = row
-        break
-      end
-      if row[PARENT] then claim.kin[#claim.kin + 1] = id end
-      attempts, payload, failures = row[ATTEMPTS], row[PAYLOAD], row[FAILURES] or '0'
-    end
-    if not tokens[attempts] then tokens[attempts] = token_after(attempts) end
-    jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4], jobs[n + 5], jobs[n + 6] = id, payload, tokens[attempts], '', failures, 0
-    count = count + 1
-    leave[#leave + 1], s.i = id, i
-  end
-  claim.count, claim.looked = count, claim.looked + count - before
-  return count > before
 end

@@ -1,17 +1,9 @@
 -- Lanes (protocol section 5). p is the queue base `emq:{q}:`.
 -- include: waking
+-- include: lane_keys
 
 local function wake_lanes(p, count)
   if count > 0 then push_tokens(p .. 'wake', count) end
-end
-
--- What many lanes have in a hash that most queues do not have.
-local function ask_lanes(key, names)
-  return redis.call('EXISTS', key) == 1 and redis.call('HMGET', key, unpack(names)) or {}
-end
-
-local function lane_key(p, g)
-  return p .. 'g:' .. g .. ':pending'
 end
 
 -- Reads every key that offer, free_slot and leave_lane may write, by a command of its type, so that a key that cannot be

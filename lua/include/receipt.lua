@@ -1,11 +1,6 @@
 -- Receipts make a claim safe to send again (protocol section 4): the last claim of a consumer, as text
 -- `number random id token id token …`.
 
--- 0 where there is none.
-local function receipt_number(receipt)
-  return receipt and tonumber(string.match(receipt, '^%d+')) or 0
-end
-
 -- What is still in hand of a receipt whose reply was never read: active, with attempts and `held` as written then. It is
 -- extended and handed out again, nothing new is taken; the receipt lives on with the leases, since this reply may be lost
 -- too. A job that was disowned has no `held` and is left alone.

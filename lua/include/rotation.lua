@@ -6,11 +6,10 @@ local MOST_LANES = 1000
 -- is a number, its place on the ring. Of a lane as most are `members` has the first ones, those behind last[lane - 1] up to
 -- last[lane], of which those up to at[lane] are taken; full[lane] is the one that fills it. `opened` has the sources of the
 -- others.
-local function new_rotation(claim, ring, cut)
-  local length = redis.call('LLEN', ring)
+local function new_rotation(claim, ring, length, cut)
   local name, taken = string.match(cut or '', '^(.*):(%d+)$')
   return {ring = ring, length = length, lanes = length, size = math.min(claim.room, MOST_LANES), loaded = 0, visited = 0,
-    share = math.ceil(claim.room / math.max(claim.depth > 0 and length + 1 or length, 1)), head = 1, queue = {}, later = {},
+    share = math.ceil(claim.room / math.max(claim.has_flat and length + 1 or length, 1)), head = 1, queue = {}, later = {},
     seen = {}, wrapped = false, progress = true, cut_name = name, cut_taken = tonumber(taken), members = {scores = {}},
     names = {}, keys = {}, busy = {}, limits = {}, full = {}, at = {}, last = {[0] = 0}, more = {}, opened = {}}
 end
@@ -107,7 +106,7 @@ local function serve_plain(claim, rot, most)
     jobs[n + 1], jobs[n + 2], jobs[n + 3] = id, row[PAYLOAD], tokens[attempts]
     jobs[n + 4], jobs[n + 5], jobs[n + 6] = name, row[FAILURES] or '0', 0
     at[lane], count, head = i, count + 1, head + 1
-    if claim.depth > 0 then claim.leave[#claim.leave + 1] = id end
+    if claim.has_flat then claim.leave[#claim.leave + 1] = id end
     if i ~= rot.full[lane] and (i < last[lane] or more[lane]) then
       kept = kept + 1
       later[kept] = lane

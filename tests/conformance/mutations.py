@@ -66,7 +66,7 @@ MUTATIONS = (
         "math.min(1, depth, room, 1000)",
         "weighted_proportion",
     ),
-    Mutation("claim_many", "if receipt_number(receipt) > read then", "if false then", "claim_receipt"),
+    Mutation("claim_many", "if number > read then", "if false then", "claim_receipt"),
     Mutation("claim_many", "row[2] == token .. ':' .. random", "true", "claim_receipt"),
     Mutation("claim_many", "if meta[1] then", "if false then", "queue_pause"),
     Mutation("claim_many", "if tonumber(meta[2]) then", "if false then", "rate_consult"),
@@ -78,15 +78,15 @@ MUTATIONS = (
         "suspect_one_at_a_time",
     ),
     Mutation("claim_many", "= row[ATTEMPTS], row[PAYLOAD],", "= row[ATTEMPTS], row[PAYLOAD] or '',", "ghost_claim"),
+    Mutation("claim_many", "= deadline, id", "= 0, id", "settle_batch_partial claim_receipt"),
+    Mutation(
+        "claim_many", "'state', 'dead', 'last_error', one.reason", "'last_error', one.reason", "suspect_one_at_a_time"
+    ),
+    Mutation("claim_many", "redis.call('HMGET', key, unpack(names)) or {}", "{} or {}", "limit weighted_proportion"),
     Mutation("claim_many", WEIGHT, "lane.weight = 1", "weighted_proportion"),
     Mutation("claim_many", "i, count + 1, head + 1", "i, count + 1, head", "starvation_drill"),
     Mutation("claim_many", "count_started(claim.p, started)", "local _ = 1", "limit"),
-    Mutation(
-        "claim_many",
-        "local function entries_left(rot)",
-        "local function entries_left(rot) do return 1 end",
-        "pool_order",
-    ),
+    Mutation("claim_many", "return redis.call('EXISTS', p .. 'ready', p .. 'wake') > 0", "return false", "pool_order"),
     Mutation("look", "if tonumber(meta[2]) then", "if false then", "rate_consult"),
     # ------------------------------------------------------------------------------------------------- verdicts
     Mutation("complete", "redis.call('HINCRBY', p .. 'metrics:completed', 'count', 1)", "", "complete metrics"),
@@ -114,6 +114,7 @@ MUTATIONS = (
         "settle", "if before then return before == 'delayed' and 'stale' or before, false end", "", "settle_twice"
     ),
     Mutation("settle", "done.completed = done.completed + 1", "", "metrics settle_batch_partial"),
+    Mutation("settle", "'count', done.completed)", "'count', 1)", "metrics settle_batch_partial"),
     Mutation("settle", "known.freed[lane] = (known.freed[lane] or 0) + 1", "", "settle_batch_partial"),
     Mutation("settle", "busy >= known.limits[lane]", "false", "limit"),
     Mutation("settle", "(tonumber(row[FAILURES]) or 0) + 1", "tonumber(row[ATTEMPTS])", "failures_not_claims"),
@@ -169,6 +170,7 @@ MUTATIONS = (
     # ------------------------------------------------------------------------------------------------- operator
     Mutation("queue_pause", "'paused', '1'", "'stopped', '1'", "queue_pause"),
     Mutation("queue_resume", "wake_flat(p, waiting)", "", "queue_pause"),
+    Mutation("queue_resume", "redis.call('LPUSH', key, unpack(tokens))", "1", "queue_pause"),
     Mutation("drain", "if job.elsewhere then", "if false then", "drain"),
     Mutation("drain", PARTS, "", "drain"),
     Mutation("obliterate", "if redis.call('HEXISTS', KEYS[1], 'paused') == 0 then", "if false then", "obliterate"),

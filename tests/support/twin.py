@@ -105,10 +105,10 @@ class Twins:
         self._scripted.close()
         self._native.close()
 
-    def script(self, state: State, verb: Verb, *, full: bool = False) -> Outcome:
-        """What the script makes of it, on a `full` server at its maxmemory."""
-        source = scripts()[verb.name].source
-        words = ("EVAL", source, len(verb.keys), *(BASE + key for key in verb.keys), *verb.args)
+    def script(self, state: State, verb: Verb, *, full: bool = False, source: str | None = None) -> Outcome:
+        """What the script makes of it, or another `source`; on a `full` server at its maxmemory."""
+        text = source or scripts()[verb.name].source
+        words = ("EVAL", text, len(verb.keys), *(BASE + key for key in verb.keys), *verb.args)
         return self._run(self._scripted, state, words, full=full)
 
     def command(self, state: State, verb: Verb, name: str | None = None, *, full: bool = False) -> Outcome:
