@@ -32,9 +32,10 @@ async def run(consumers: int, jobs: int, *, with_uvloop: bool = False) -> dict[s
         async with connect(url) as connector:
             with serving(url, *options, BENCH_MARKS=str(marks)), pinned_to_server():
                 await until_parked(connector)
+                producer = Jobs(connector)
                 for _ in range(_WARM + jobs):
                     await asyncio.sleep(_EVERY_S)
-                    await Jobs(connector).enqueue(QUEUE, repr(time.time()))
+                    await producer.enqueue(QUEUE, repr(time.time()))
                 waits = await _arrived(marks, _WARM + jobs)
     return {
         "p50_ms": waits[len(waits) // 2],

@@ -12,7 +12,6 @@ from typing import Any
 
 from echomq_worker.codec import count_of
 from echomq_worker.job import Job, JobContext
-from echomq_worker.keyspace import Keys
 from echomq_worker.script import Call
 from echomq_worker.suspects import SUSPECT_CRASHES, Suspects
 
@@ -54,9 +53,10 @@ class Claims:
 
     __slots__ = (
         "_asked",
+        "_base",
         "_consumer",
         "_context",
-        "_keys",
+        "_declared",
         "_lease_ms",
         "_max_crashes",
         "_number",
@@ -76,7 +76,9 @@ class Claims:
         suspects: Suspects,
     ) -> None:
         self._context = context
-        self._keys: Keys = context.keys
+        keys = context.keys
+        self._base = keys.base
+        self._declared = (keys.pending, keys.active, keys.ring, keys.meta, keys.receipt(consumer))
         self._consumer = consumer
         self._lease_ms = lease_ms
         self._max_crashes = max_crashes
@@ -92,14 +94,12 @@ class Claims:
         self._sent += 1
         self._asked = min(free, MOST)
         self._was_unread, self.unread = self.unread, True
-        keys = self._keys
         allowed = 1 if self._suspects.reserve(self) else 0
-        declared = (keys.pending, keys.active, keys.ring, keys.meta, keys.receipt(self._consumer))
         random = f"{self._consumer}.{self._sent}"
         return (
             "claim_many",
-            declared,
-            (keys.base, self._lease_ms, self._asked, self._number, random, self._max_crashes, allowed),
+            self._declared,
+            (self._base, self._lease_ms, self._asked, self._number, random, self._max_crashes, allowed),
         )
 
     def unsent(self) -> None:

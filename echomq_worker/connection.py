@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from enum import Enum
 from time import monotonic
 from typing import Any, Final, NamedTuple, Protocol, cast
 
@@ -164,6 +165,16 @@ class _Batch:
             self.then(self.answer)
 
 
+class Haste(Enum):
+    """How soon a command leaves: with what comes next, as nobody waits for it; with what else this turn of the loop
+    brings; or at once, where it is the first of its turn.
+    """
+
+    NONE = "none"
+    SHARED = "shared"
+    OWN = "own"
+
+
 class Hearer(Protocol):
     """Who hears what a server sends unasked on a connection that has subscribed."""
 
@@ -216,14 +227,13 @@ class Link(asyncio.Protocol):
         return self._heard_at > 0
 
     def submit(
-        self, packed: bytes, size: int, *, urgent: bool = True, then: Then | None = None
+        self, packed: bytes, size: int, *, haste: Haste = Haste.SHARED, then: Then | None = None
     ) -> asyncio.Future[Answer]:
         """Send `size` packed commands. The future never raises; cancelling it disturbs nothing. `then` is called with
         it as soon as it is answered, a turn of the loop before whoever awaits it.
 
         What a turn of the loop brings leaves in one write at its end. What is large leaves at once, and so does what
-        comes first where the connection is busy: turns of a busy loop are long. What is not `urgent`, as nobody waits
-        for it, leaves with what comes next.
+        comes first where the connection is busy: turns of a busy loop are long. `haste` says otherwise.
 
         On a link that has ended nothing is sent, and the answer is ConnectionLost.
         """
@@ -235,11 +245,12 @@ class Link(asyncio.Protocol):
             return answer
         write = self._next
         if not self._turning:
-            self._turning, self._hurries = True, monotonic() - self._heard_at < _BUSY_S
+            self._turning = True
+            self._hurries = haste is Haste.OWN or monotonic() - self._heard_at < _BUSY_S
             self._loop.call_soon(self._end_turn)
         self._waiting.append(_Batch(answer, size, write, then))
         write.packed.append(packed)
-        if urgent and (self._hurries or len(packed) >= _LARGE_BYTES):
+        if haste is not Haste.NONE and (self._hurries or len(packed) >= _LARGE_BYTES):
             self._hurries = False
             self._flush()
         if self._watch is None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import anyio
 
+from echomq_worker.begun import Begun
 from echomq_worker.claims import Claimed, Claims, brings_jobs
 from echomq_worker.clock import Clock, Rhythm
 from echomq_worker.connector import Wire
@@ -26,17 +28,21 @@ from echomq_worker.leases import Leases
 from echomq_worker.nap import Nap
 from echomq_worker.outcome import Abandoned, Outcome
 from echomq_worker.recovery import Recovery, Swept
-from echomq_worker.script import Call, evaluate_many
+from echomq_worker.script import Call, evaluate, evaluate_many
 from echomq_worker.settle import Settle
 from echomq_worker.slots import Places
 from echomq_worker.suspects import Suspects
+
+_LATE = "a claim was answered a lease after it was sent"
 
 
 class Rest(Protocol):
     """Where a consumer parks: on a connection of its own, or with the Metronome of its pool."""
 
-    async def park(self, timeout_ms: float, /) -> None:
-        """Return when something may have become ready, or after `timeout_ms`."""
+    async def park(self, timeout_ms: float, told: Callable[[], object] | None = None, /) -> None:
+        """Return when something may have become ready, or after `timeout_ms`. `told` is called a turn of the event loop
+        before that, where something is there.
+        """
         ...
 
     def leave(self) -> None:
@@ -117,6 +123,8 @@ class Consumer:
         self._interrupts = parts.interrupts
         self._on_claimed = parts.on_claimed
         self._nap = Nap()
+        # A claim that left when a token came, and when.
+        self._ahead: tuple[Begun[Any], float] | None = None
         self._wants_slot = False
         self._stopping = False
         self._next_sweep_ms = self._clock.monotonic_ms()
@@ -144,6 +152,8 @@ class Consumer:
 
         Raises WireError or ServerError; what was claimed before it is in hand. Shielded: a cancellation waits for it.
         """
+        if self._ahead is not None:
+            return Beat(None, await self._claimed_ahead(*self._ahead))
         now = self._clock.monotonic_ms()
         sweeps = self._recovery is not None and now >= self._next_sweep_ms - self._rhythm.early_ms
         if self._recovery is not None and sweeps:
@@ -169,27 +179,54 @@ class Consumer:
                 swept = await self._recovery.sweep(replies[:swept_calls])
                 self._next_sweep_ms = self._rhythm.after(now)
         if claims and claimed is None:
-            raise (
-                replies[-1]
-                if isinstance(replies[-1], Exception)
-                else CommandTimeout("a claim was answered a lease after it was sent")
-            )
+            raise replies[-1] if isinstance(replies[-1], Exception) else CommandTimeout(_LATE)
         return Beat(swept, claimed)
 
     async def run(self) -> None:
         """Beat until stopped; a wire error on any leg ends the beat, and the loop sleeps on the degraded curve."""
-        while not self._stopping:
+        try:
+            while not self._stopping:
+                await self._once()
+        finally:
+            if self._ahead is not None:
+                # Stopped or cancelled with a claim on its way: what it brings is in hand all the same.
+                with suppress(*FAULTS):
+                    await self.beat()
+
+    async def _once(self) -> None:
+        try:
+            beat = await self.beat()
+            if beat.claimed is not None and not beat.claimed.full:
+                # Handlers begin first.
+                await asyncio.sleep(0)
+            self.beaten_ms = self._clock.monotonic_ms()
+            if beat.asked:
+                self._degraded.worked()
+            await self._rest_after(beat)
+            if beat.asked:
+                # The rest is a leg too: one that fails each time is an outage, not one per beat.
+                self._degraded.good()
+        except FAULTS as error:
+            await self._nap.sleep(self._clock, self._degraded.fail(error, self._nap.wake))
+
+    def _claim_ahead(self) -> None:
+        """A token is there, or it is this consumer's turn to look: the claim leaves now, and the next pass reads it."""
+        now, free = self._clock.monotonic_ms(), self._wanted()
+        if free > 0 and (self._recovery is None or now < self._next_sweep_ms - self._rhythm.early_ms):
+            self._ahead = Begun(evaluate(self._wire, *self.claims.call(free))), now
+
+    async def _claimed_ahead(self, answer: Begun[Any], sent_ms: float) -> Claimed:
+        self._ahead = None
+        with anyio.CancelScope(shield=True):
             try:
-                beat = await self.beat()
-                self.beaten_ms = self._clock.monotonic_ms()
-                if beat.asked:
-                    self._degraded.worked()
-                await self._rest_after(beat)
-                if beat.asked:
-                    # The rest is a leg too: one that fails each time is an outage, not one per beat.
-                    self._degraded.good()
-            except FAULTS as error:
-                await self._nap.sleep(self._clock, self._degraded.fail(error, self._nap.wake))
+                reply = await answer
+            except (Unreachable, AuthenticationFailed):
+                self.claims.unsent()
+                raise
+            claimed = self._take(reply, sent_ms)
+        if claimed is None:
+            raise CommandTimeout(_LATE)
+        return claimed
 
     async def read_receipt(self) -> list[Job]:
         """At the end: the jobs of a claim whose reply was never read, which are in hand. Raises WireError.
@@ -262,9 +299,7 @@ class Consumer:
             return
         if claimed.why == "suspects":
             self.claims.wait_for_suspect(self._nap.wake)
-        # Handlers begin first.
-        await asyncio.sleep(0)
-        await self._nap.until(lambda: self._rest.park(left_ms), self._rest.leave)
+        await self._nap.until(lambda: self._rest.park(left_ms, self._claim_ahead), self._rest.leave)
 
     def _ended(self, job: Job, outcome: Outcome) -> None:
         """A job of ours has ended; its slot is free."""

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 import anyio
 
@@ -18,6 +21,14 @@ from echomq_worker.keyspace import Keys
 from echomq_worker.nap import Nap
 from echomq_worker.parking import Parking
 from echomq_worker.recovery import Recovery, Swept
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Idle:
+    """An idle consumer: `poked` when it is to look, `told` called then, before it goes on."""
+
+    poked: asyncio.Future[None]
+    told: Callable[[], object] | None
 
 
 class Metronome:
@@ -57,7 +68,7 @@ class Metronome:
         self._rhythm = Rhythm.of(clock, beat_ms, origin_ms)
         self._recovery = recovery
         self._degraded = degraded
-        self._idle: deque[asyncio.Future[None]] = deque()
+        self._idle: deque[Idle] = deque()
         # `_nap` is woken by a stop and by a consumer that goes idle, `_end` by a stop alone.
         self._nap = Nap()
         self._end = Nap()
@@ -70,18 +81,18 @@ class Metronome:
         """Where one consumer of the pool parks."""
         return Pooled(self)
 
-    def sit(self) -> asyncio.Future[None] | None:
-        """What one idle consumer waits for, who stands up at the end; None when it need not wait."""
+    def sit(self, told: Callable[[], object] | None = None) -> Idle | None:
+        """The seat of one idle consumer, who stands up at the end; None when it need not wait."""
         if self._owed:
             # A token came when no consumer was idle any more: the next one to go idle gets it.
             self._owed = False
             return None
-        seat: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        seat = Idle(asyncio.get_running_loop().create_future(), told)
         self._idle.append(seat)
         self._nap.wake()
         return seat
 
-    def stand_up(self, seat: asyncio.Future[None]) -> None:
+    def stand_up(self, seat: Idle) -> None:
         """Nobody waits for this any more."""
         if seat in self._idle:
             self._idle.remove(seat)
@@ -90,8 +101,10 @@ class Metronome:
         """Have the consumer that is idle longest look; False when there is none."""
         while self._idle:
             seat = self._idle.popleft()
-            if not seat.done():
-                seat.set_result(None)
+            if not seat.poked.done():
+                seat.poked.set_result(None)
+                if seat.told is not None:
+                    seat.told()
                 return True
         return False
 
@@ -135,12 +148,13 @@ class Metronome:
 
         keys = (self._keys.wake, self._keys.ready)
 
-        async def one_token() -> None:
-            if await self._parking.blpop(keys, max(1.0, left_ms)) is not None:
-                self._owed = not self.poke()
-
         # A stop ends the BLPOP; a consumer that goes idle, which wakes the other nap, need not.
-        await self._end.until(one_token, lambda: self._parking.leave(keys))
+        wait = partial(self._parking.blpop, keys, max(1.0, left_ms), told=self._hand_on)
+        await self._end.until(wait, lambda: self._parking.leave(keys))
+
+    def _hand_on(self) -> None:
+        """A token is there."""
+        self._owed = not self.poke()
 
 
 class Pooled:
@@ -150,23 +164,23 @@ class Pooled:
 
     def __init__(self, metronome: Metronome) -> None:
         self._metronome = metronome
-        self._seat: asyncio.Future[None] | None = None
+        self._seat: Idle | None = None
 
-    async def park(self, _timeout_ms: float, /) -> None:
+    async def park(self, _timeout_ms: float, told: Callable[[], object] | None = None, /) -> None:
         """Rest until poked: a token came, or a beat has passed and it is this consumer's turn to look."""
-        self._seat = seat = self._metronome.sit()
+        self._seat = seat = self._metronome.sit(told)
         if seat is None:
             return
         try:
-            await seat
+            await seat.poked
         finally:
             self._seat = None
             self._metronome.stand_up(seat)
 
     def leave(self) -> None:
         """End the park that is on."""
-        if self._seat is not None and not self._seat.done():
-            self._seat.set_result(None)
+        if self._seat is not None and not self._seat.poked.done():
+            self._seat.poked.set_result(None)
 
     def more(self) -> None:
         """This consumer filled all its slots: the next idle one should look as well."""

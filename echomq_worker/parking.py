@@ -93,9 +93,15 @@ class Parking:
         return self._closed
 
     async def blpop(
-        self, keys: Sequence[str | bytes], timeout_ms: float, *, stands_ms: float = PUNCTUAL_MS
+        self,
+        keys: Sequence[str | bytes],
+        timeout_ms: float,
+        *,
+        stands_ms: float = PUNCTUAL_MS,
+        told: Callable[[], object] | None = None,
     ) -> bytes | None:
         """The key that had a token, or None after `timeout_ms` (more than 0). One wait at a time on the same keys.
+        `told` is called as soon as a token is there, a turn of the event loop before this returns.
 
         A server ends a BLPOP up to a tenth of a second late (its hz), so a wait ends by our own clock, and the BLPOP
         stands `stands_ms` longer at least.
@@ -113,6 +119,7 @@ class Parking:
         seat = self._seat(tuple(keys))
         if seat.waiter is not None:
             raise EchoMQError("parking: a wait on these keys is in progress, expected one at a time")
+        seat.told = told
         token = seat.take_owed() or await self._wait(seat, timeout_ms / 1000, stands_ms / 1000)
         return None if token is None else token.key
 
@@ -250,8 +257,6 @@ class Parking:
         self._standing.clear()
         self._cancel_joining()
         answer = answered.result()
-        if self._link is not None:
-            self._link.unwatch()
         reply = answer if isinstance(answer, WireError) else answer[0]
         if isinstance(reply, EchoMQError):
             moved = isinstance(reply, Unavailable) and reply.code == _SENT_ON
@@ -260,10 +265,15 @@ class Parking:
                 self._fail(reply)
         elif isinstance(reply, list):
             self._hand(Token(reply[0], reply[1]))
+        if self._link is not None:
+            self._link.unwatch()
         self._look()
 
     def _hand(self, token: Token) -> None:
         seat = self._by_key[token.key]
+        if seat.waits and seat.told is not None:
+            # First of all: what it sends is on its way while the rest is done.
+            seat.told()
         seat.listed = False
         self._seats[seat.keys] = self._seats.pop(seat.keys)
         now = asyncio.get_running_loop().time()

@@ -6,7 +6,7 @@ Source: protocol section 4 (wake); `parking` has the connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from echomq_worker.connection import Answer
@@ -42,11 +42,13 @@ class Token(NamedTuple):
 class Seat:
     """A set of keys, and whoever waits for a token on them. `listed`: they belong in the next BLPOP."""
 
-    __slots__ = ("going_back", "keys", "leaving", "left_s", "listed", "owed", "stands_s", "until_s", "waiter")
+    __slots__ = ("going_back", "keys", "leaving", "left_s", "listed", "owed", "stands_s", "told", "until_s", "waiter")
 
     def __init__(self, keys: tuple[str | bytes, ...]) -> None:
         self.keys = keys
         self.waiter: asyncio.Future[Token | BaseException | None] | None = None
+        # Called with a token, before whoever waits for it goes on.
+        self.told: Callable[[], object] | None = None
         self.until_s = 0.0
         self.stands_s = 0.0
         self.left_s = 0.0

@@ -17,7 +17,7 @@ from echomq_worker import bounds
 from echomq_worker.address import Kind
 from echomq_worker.bounds import checked
 from echomq_worker.clock import Clock, SystemClock
-from echomq_worker.connection import Answer, Hearer, Link, pack, pack_publish
+from echomq_worker.connection import Answer, Haste, Hearer, Link, pack, pack_publish
 from echomq_worker.endpoint import Endpoint
 from echomq_worker.errors import ConfigError, ConnectionLost, EchoMQError, Unavailable, Unreachable, WireError
 from echomq_worker.handshake import establish
@@ -41,10 +41,10 @@ class Wire(Protocol):
 class Connector:
     """One multiplexed connection to the server; belongs to the event loop that uses it first.
 
-    Whatever is called in one event-loop turn leaves in one write, or in two where it is busy. Cancelling a caller
-    does not touch the connection: its command runs, the reply is dropped. After a loss the next call connects
-    again, once per call, and passes the fence first. Commands that block (BLPOP) or change the connection (SUBSCRIBE,
-    SELECT) do not belong here.
+    The first call of an event-loop turn leaves at once, and whatever else the turn brings in one write at its end.
+    Cancelling a caller does not touch the connection: its command runs, the reply is dropped. After a loss the next
+    call connects again, once per call, and passes the fence first. Commands that block (BLPOP) or change the connection
+    (SUBSCRIBE, SELECT) do not belong here.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Connector:
         link = self._link
         if link is None or link.closed or not link.writable.is_set() or asyncio.get_running_loop() is not self._loop:
             link = await self._usable()
-        reply = _replies(await link.submit(packed, 1))[0]
+        reply = _replies(await link.submit(packed, 1, haste=Haste.OWN))[0]
         if isinstance(reply, EchoMQError):
             try:
                 raise reply
@@ -188,14 +188,14 @@ class Connector:
         link = self._link
         if link is None or link.closed:
             return None
-        return link.submit(b"".join([pack(command) for command in commands]), len(commands), urgent=False)
+        return link.submit(b"".join([pack(command) for command in commands]), len(commands), haste=Haste.NONE)
 
     def publish(self, channel: str, texts: Sequence[str]) -> asyncio.Future[Answer] | None:
         """PUBLISH each text, as `post` does it."""
         link = self._link
         if link is None or link.closed:
             return None
-        return link.submit(pack_publish(channel, texts), len(texts), urgent=False)
+        return link.submit(pack_publish(channel, texts), len(texts), haste=Haste.NONE)
 
     def parking(self, *, margin_ms: int = MARGIN_MS) -> Parking:
         """A connection for blocking waits; it is closed with the connector. Raises EchoMQError on a closed one."""

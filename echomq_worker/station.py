@@ -92,9 +92,9 @@ class Alone:
         self._parking = parking
         self._keys = (keys.wake, keys.ready)
 
-    async def park(self, timeout_ms: float, /) -> None:
+    async def park(self, timeout_ms: float, told: Callable[[], object] | None = None, /) -> None:
         """Return at the first token, or after `timeout_ms`. Raises WireError."""
-        await self._parking.blpop(self._keys, max(1.0, timeout_ms))
+        await self._parking.blpop(self._keys, max(1.0, timeout_ms), told=told)
 
     def leave(self) -> None:
         """End the park that is on; a token goes back."""

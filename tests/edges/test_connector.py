@@ -12,8 +12,7 @@ import pytest
 import redis.asyncio
 import uvloop
 
-from echomq_worker import connection
-from echomq_worker.connection import pack, reply_error
+from echomq_worker.connection import reply_error
 from echomq_worker.connector import Connector, connect
 from echomq_worker.errors import (
     ConfigError,
@@ -76,65 +75,6 @@ async def test_a_transaction_in_one_pipeline_is_not_torn(url: str) -> None:
 
         results = await asyncio.gather(*(transaction(i) for i in range(200)))
     assert results == [[1, 0]] * 200
-
-
-def _writes_of(connector: Connector, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What the connector writes to its transport from here on."""
-    assert connector._link is not None
-    transport: Any = connector._link._transport
-    writes: list[bytes] = []
-
-    class Counting:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(transport, name)
-
-        def write(self, data: bytes) -> None:
-            writes.append(data)
-            transport.write(data)
-
-    monkeypatch.setattr(connector._link, "_transport", Counting())
-    return writes
-
-
-async def test_many_callers_in_one_turn_leave_in_one_write(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """100 calls and a pipeline of one event-loop turn are one write to the transport.
-
-    Report 80 (taskforcesh/bullmq#3401).
-    """
-    monkeypatch.setattr(connection, "_BUSY_S", 0)
-    async with connect(url) as connector:
-        writes = _writes_of(connector, monkeypatch)
-        calls = [connector.call("ECHO", i) for i in range(100)]
-        replies = await asyncio.gather(*calls, connector.pipeline([("ECHO", "x"), ("ECHO", "y")]))
-    assert replies == [*(str(i).encode() for i in range(100)), [b"x", b"y"]]
-    assert len(writes) == 1
-
-
-async def test_on_a_busy_connection_the_first_of_a_turn_leaves_at_once(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The others follow in one write. What is posted is no first one: it leaves with what comes next."""
-    monkeypatch.setattr(connection, "_BUSY_S", 3_600)
-    async with connect(url) as connector:
-        writes, link = _writes_of(connector, monkeypatch), connector._link
-        posted = connector.publish("emq:{q}:events", ["a", "b"])
-        assert posted is not None
-        assert link is not None
-        asked = [posted, *(link.submit(pack(("ECHO", text)), 1) for text in ("x", "y", "z"))]
-        assert await asyncio.gather(*asked) == [[0, 0], [b"x"], [b"y"], [b"z"]]
-    assert [(write.count(b"PUBLISH"), write.count(b"ECHO")) for write in writes] == [(2, 1), (0, 2)]
-
-
-async def test_what_is_large_does_not_wait_for_the_end_of_the_turn(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command of a KiB leaves at once, with what was queued before it; what follows in the same turn is a write of
-    its own. Replies are in the order of the calls.
-    """
-    monkeypatch.setattr(connection, "_BUSY_S", 0)
-    async with connect(url) as connector:
-        writes = _writes_of(connector, monkeypatch)
-        replies = await asyncio.gather(*(connector.call("ECHO", text) for text in ("first", "x" * 1_024, "y", "z")))
-    assert replies == [b"first", b"x" * 1_024, b"y", b"z"]
-    assert [write.count(b"ECHO") for write in writes] == [2, 2]
 
 
 @pytest.mark.parametrize(

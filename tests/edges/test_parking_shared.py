@@ -285,3 +285,21 @@ async def test_in_a_crowd_nobody_is_waited_for(url: str, monkeypatch: pytest.Mon
         for key, wait in ((keys[0], again), (keys[3], waits[3])):
             await _pushed(connector, key)
             assert await asyncio.wait_for(wait, 20) == key.encode()
+
+
+async def test_a_token_is_told_of_before_the_wait_is_over(url: str, raw: redis.asyncio.Redis) -> None:
+    """A turn of the loop earlier; once for each token that ends a wait, never where none does."""
+    told: list[bool] = []
+    async with connect(url) as connector:
+        parking = connector.parking()
+        assert await parking.blpop([WAKE], 1, told=lambda: told.append(True)) is None
+        wait = asyncio.ensure_future(parking.blpop([WAKE], 60_000, told=lambda: told.append(wait.done())))
+        await _parked(raw)
+        await _pushed(connector)
+        assert await wait == WAKE.encode()
+        assert told == [False]
+        wait = asyncio.ensure_future(parking.blpop([WAKE], 60_000))
+        await _parked(raw)
+        await _pushed(connector)
+        assert await wait == WAKE.encode()
+    assert told == [False], "who does not ask to be told is not"
