@@ -25,10 +25,11 @@ import hiredis
 
 from echomq_worker import bounds, identity
 from echomq_worker.bounds import checked
-from echomq_worker.connection import Answer, Errors, pack
+from echomq_worker.connection import Answer, Errors
 from echomq_worker.endpoint import Endpoint, told
 from echomq_worker.errors import CommandTimeout, ConfigError, ConnectionLost, EchoMQError, Unreachable, WireError
 from echomq_worker.handshake import confirm, hint, shake_hands
+from echomq_worker.packing import pack
 from echomq_worker.sentinel import answered, find_primary, question
 
 T = TypeVar("T")

@@ -18,9 +18,10 @@ from echomq_worker.clock import SystemClock
 from echomq_worker.cluster import ClusterConnector
 from echomq_worker.cluster_map import Redirect, SlotMap
 from echomq_worker.cluster_nodes import Node, Nodes, Terms
-from echomq_worker.connection import Answer, Hearer, Link, pack
+from echomq_worker.connection import Answer, Hearer, Link
 from echomq_worker.endpoint import Endpoint
 from echomq_worker.errors import CommandTimeout, Unreachable, WireError
+from echomq_worker.packing import pack
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from typing import Any
 from echomq_worker.address import Host
 from echomq_worker.clock import Clock
 from echomq_worker.cluster_map import Redirect, SlotMap, redirect
-from echomq_worker.connection import Hearer, Link, pack
+from echomq_worker.connection import Hearer, Link
 from echomq_worker.endpoint import Endpoint
 from echomq_worker.errors import (
     LOGIN_REFUSALS,
@@ -30,6 +30,7 @@ from echomq_worker.errors import (
 )
 from echomq_worker.handshake import establish, fence_value
 from echomq_worker.keyspace import FENCE_KEY, slot
+from echomq_worker.packing import pack
 from echomq_worker.patience import within
 from echomq_worker.single import Connector
 from echomq_worker.twins import SCRIPTS

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 from time import monotonic
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import hiredis
 
@@ -19,7 +19,6 @@ from echomq_worker.errors import (
     CommandTimeout,
     ConnectionLost,
     EchoMQError,
-    InvalidArgument,
     ServerError,
     Unavailable,
     WireError,
@@ -78,45 +77,6 @@ def reply_error(text: str) -> EchoMQError:
     if shown.split(" ", 1)[0] in _UNAVAILABLE or any(words in shown for words in _STOPPED):
         return Unavailable(shown)
     return ServerError(shown)
-
-
-class Packed(NamedTuple):
-    """The last `size` arguments of a command, as bytes for the wire: many that are alike are packed faster at once."""
-
-    size: int
-    data: bytes
-
-
-def pack(command: Sequence[Any]) -> bytes:
-    """A command as bytes for the wire; raises InvalidArgument for what is not bytes, text, int or float, or Packed."""
-    arguments = tuple(command)
-    if arguments and isinstance(arguments[-1], Packed):
-        *first, rest = arguments
-        return b"*%d%b%b" % (len(first) + rest.size, pack(first).removeprefix(b"*%d" % len(first)), rest.data)
-    if not arguments:
-        raise InvalidArgument("command: it is empty, expected a name and its arguments")
-    try:
-        return cast("bytes", hiredis.pack_command(arguments))
-    except (TypeError, ValueError):
-        place = next((i for i, value in enumerate(arguments) if not _can_be_sent(value)), 0)
-        raise InvalidArgument(
-            f"command {str(arguments[0])[:20]}: argument {place} is {type(arguments[place]).__name__}, "
-            "expected bytes, text that encodes as UTF-8, int or float"
-        ) from None
-
-
-def pack_publish(channel: str, texts: Sequence[str]) -> bytes:
-    """`PUBLISH channel text` for each text as bytes for the wire: in half the time of packing each by itself."""
-    if not "".join(texts).isascii():
-        return b"".join([pack(("PUBLISH", channel, text)) for text in texts])
-    head = f"*3\r\n$7\r\nPUBLISH\r\n${len(channel.encode())}\r\n{channel}\r\n$"
-    return "".join([f"{head}{len(text)}\r\n{text}\r\n" for text in texts]).encode()
-
-
-def _can_be_sent(value: object) -> bool:
-    if isinstance(value, str):
-        return not any("\ud800" <= character <= "\udfff" for character in value)
-    return isinstance(value, (bytes, int, float, memoryview)) and not isinstance(value, bool)
 
 
 class Errors:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, Final, Protocol
 
 from echomq_worker.address import Kind
-from echomq_worker.connection import Answer, Hearer, Link, pack
+from echomq_worker.connection import Answer, Hearer, Link
 from echomq_worker.endpoint import Endpoint
 from echomq_worker.errors import (
     LOGIN_REFUSALS,
@@ -23,6 +23,7 @@ from echomq_worker.errors import (
     WireError,
 )
 from echomq_worker.keyspace import FENCE_KEY
+from echomq_worker.packing import pack
 from echomq_worker.patience import within
 from echomq_worker.sentinel import Ask, Named, find_primary
 

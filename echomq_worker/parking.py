@@ -12,8 +12,9 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from echomq_worker.connection import Answer, Link, pack
+from echomq_worker.connection import Answer, Link
 from echomq_worker.errors import EchoMQError, InvalidArgument, Unavailable, WireError
+from echomq_worker.packing import pack
 from echomq_worker.seats import Home, Seat, Token, give_back, post_back
 
 _GIVING_BACK_S = 1.0
@@ -272,8 +273,7 @@ class Parking:
     def _hand(self, token: Token) -> None:
         seat = self._by_key[token.key]
         if seat.waits and seat.told is not None:
-            # First of all: what it sends is on its way while the rest is done.
-            seat.told()
+            seat.told()  # First of all: what it sends is on its way while the rest is done.
         seat.listed = False
         self._seats[seat.keys] = self._seats.pop(seat.keys)
         now = asyncio.get_running_loop().time()

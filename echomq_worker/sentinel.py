@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeAlias
 
-from echomq_worker.connection import Answer, Link, pack
+from echomq_worker.connection import Answer, Link
 from echomq_worker.endpoint import Endpoint
 from echomq_worker.errors import LOGIN_REFUSALS, AuthenticationFailed, EchoMQError, ServerError, Unreachable, WireError
+from echomq_worker.packing import pack
 from echomq_worker.patience import within
 
 Ask: TypeAlias = Callable[[Endpoint, str, float], Awaitable[tuple[str, int]]]

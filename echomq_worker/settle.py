@@ -13,7 +13,6 @@ from typing import assert_never
 import anyio
 
 from echomq_worker.clock import Clock
-from echomq_worker.connection import Packed
 from echomq_worker.connector import Wire
 from echomq_worker.degraded import FAULTS, Degraded
 from echomq_worker.errors import AuthenticationFailed, ServerError, Unavailable, Unreachable
@@ -21,6 +20,7 @@ from echomq_worker.job import Job
 from echomq_worker.keyspace import Keys
 from echomq_worker.nap import Nap
 from echomq_worker.outcome import COMPLETE
+from echomq_worker.packing import Packed
 from echomq_worker.script import evaluate
 from echomq_worker.verdict import Bury, Complete, DelayTo, RetryLater, Verdict
 

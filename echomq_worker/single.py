@@ -17,10 +17,11 @@ from echomq_worker import bounds
 from echomq_worker.address import Kind
 from echomq_worker.bounds import checked
 from echomq_worker.clock import Clock, SystemClock
-from echomq_worker.connection import Answer, Haste, Hearer, Link, pack, pack_publish
+from echomq_worker.connection import Answer, Haste, Hearer, Link
 from echomq_worker.endpoint import Endpoint
 from echomq_worker.errors import ConfigError, ConnectionLost, EchoMQError, Unavailable, Unreachable, WireError
 from echomq_worker.handshake import establish
+from echomq_worker.packing import pack, pack_publish
 from echomq_worker.parking import MARGIN_MS, Berth, Parking
 from echomq_worker.subscription import Subscription
 from echomq_worker.twins import SCRIPTS, Spoken, Twins, known_wire

@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from echomq_worker.connection import Hearer, Link, pack
+from echomq_worker.connection import Hearer, Link
 from echomq_worker.errors import EchoMQError, InvalidArgument, WireError
+from echomq_worker.packing import pack
 
 # Messages that wait for a reader who is slow; above this the oldest go.
 KEEP = 10_000

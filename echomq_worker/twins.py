@@ -16,8 +16,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from echomq_worker.catalogue import scripts
-from echomq_worker.connection import Link, pack
+from echomq_worker.connection import Link
 from echomq_worker.errors import ConfigError, EchoMQError, LaneNotServed, NoTwin, ServerError, StateRefused, WireError
+from echomq_worker.packing import pack
 
 MODULE: Final = "emq"
 SCRIPTS: Final = "4"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from echomq_worker import connection
-from echomq_worker.connection import pack
 from echomq_worker.connector import Connector, connect
+from echomq_worker.packing import pack
 
 
 def _writes_of(connector: Connector, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:

@@ -13,8 +13,9 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echomq_worker.connection import Link, Packed, pack, pack_publish
+from echomq_worker.connection import Link
 from echomq_worker.errors import CommandTimeout, ConnectionLost
+from echomq_worker.packing import Packed, pack, pack_publish
 
 LARGE = pack(("SET", "key", "x" * 4_000))
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from echomq_worker.connection import Link, pack
+from echomq_worker.connection import Link
 from echomq_worker.connector import Connector, connect
 from echomq_worker.errors import CommandTimeout
 from echomq_worker.job import Job
 from echomq_worker.jobs import Jobs
+from echomq_worker.packing import pack
 from echomq_worker.patience import within
 from echomq_worker.repeat import Repeat
 from echomq_worker.worker import Worker

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from echomq_worker.errors import Unreachable
 from echomq_worker.options import Limits
 from tests.support.clock import ManualClock
 from tests.support.proxy import Proxy
@@ -136,15 +137,19 @@ async def test_a_lost_answer_is_found_by_its_receipt(url: str, raw: Redis, serve
 
 
 async def test_one_that_could_not_leave_is_not_owed_an_answer(url: str, raw: Redis, server: ValkeyServer) -> None:
-    """The connection for commands is gone and none can be made: a degraded beat, and the next one claims."""
-    gate = Gate()
-    async with Proxy(server.port) as proxy, at_rest(proxy.url, gate.handler, clock=FastClock()) as (made, hand, _):
+    """The connection for commands is gone and none can be made: the pass fails as any does, and the next one claims."""
+    async with Proxy(server.port) as proxy, stand(proxy.url, **LONG) as made:
+        assert (await made.consumer.beat()).asked
         ids = await pending(raw, range(1))
         await proxy.refuse()
         proxy.reset()
         await wait_until(lambda: not made.connector.connected, "the connection is gone")
-        hand.token()
-        await wait_until(lambda: "degraded" in made.lines.events, "the pass has failed")
+        made.consumer._claim_ahead()
+        assert made.consumer.claims.unread
+        with pytest.raises(Unreachable):
+            await made.consumer.beat()
         assert not made.consumer.claims.unread
         await proxy.accept()
-        await wait_until(lambda: gate.began == ids, "the next one has it")
+        beat = await made.consumer.beat()
+        assert beat.claimed is not None
+        assert [one.id for one in beat.claimed.jobs] == ids

@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.chaos.collect import Tap, collect, supervisors
 from bench.chaos.evidence import Evidence, Happened, Terms
 from bench.chaos.notes import Book
-from echomq_worker.connection import pack
+from echomq_worker.packing import pack
 from echomq_worker.script import scripts
 
 TERMS = Terms(5_000, 500, 1_500)

@@ -7,9 +7,9 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echomq_worker.connection import pack
 from echomq_worker.job import Job, JobContext
 from echomq_worker.outcome import COMPLETE
+from echomq_worker.packing import pack
 from echomq_worker.settle import arguments
 from echomq_worker.verdict import Bury, Complete
 
