@@ -18,7 +18,7 @@ from types import ModuleType
 from echomq_worker.errors import ConfigError
 from echomq_worker.logs import get_logger
 from echomq_worker.signals import heard
-from echomq_worker.supervisor import Plan, exit_code
+from echomq_worker.supervisor import Plan, exit_code, killed
 from echomq_worker.verdict import clean
 
 # Changes within this time count as one: switching a branch changes many files.
@@ -63,7 +63,7 @@ class Reloader:
             try:
                 return await self._keep()
             finally:
-                self._send(signal.SIGKILL)
+                await killed([] if self._process is None else [self._process])
                 self._stop_watching.set()
                 await watching
 

@@ -12,10 +12,12 @@ import os
 import signal
 import threading
 from asyncio.subprocess import Process
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import anyio
 
 from echomq_worker.clock import Clock, SystemClock
 from echomq_worker.logs import get_logger
@@ -32,6 +34,8 @@ _STEADY_MS = 60_000
 _MARGIN_MS = 10_000
 _HURRY_MS = 5_000
 _STANDARD_INPUT = 0
+# The kernel may hold a process that was killed: one that waits for a disk, say.
+_KILLED_S = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +88,7 @@ class Supervisor:
             with heard(lambda _number: self.ask_to_stop()):
                 await self._keep_all()
         finally:
-            for process in self._running.values():
-                _signal(process, signal.SIGKILL)
+            await killed(self._running.values())
         return exit_code(self._codes, asked=self._asked > 0)
 
     async def _keep_all(self) -> None:
@@ -167,6 +170,18 @@ class Supervisor:
         del self._running[index]
         self._log.info("process ended", process=index, pid=process.pid, code=code)
         return code
+
+
+async def killed(processes: Iterable[Process]) -> None:
+    """Kill them, and wait until the loop knows that they have ended: it may be closed behind this, and its pipes, and
+    the thread that waits for a process, would be left as they are.
+    """
+    known = list(processes)
+    for process in known:
+        _signal(process, signal.SIGKILL)
+    with anyio.move_on_after(_KILLED_S, shield=True):
+        for process in known:
+            await process.wait()
 
 
 def stop_with_parent() -> None:

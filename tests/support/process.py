@@ -134,13 +134,15 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """SIGKILL it and what it has started, and wait."""
-        if self._process is not None:
-            if self.alive:
-                os.killpg(self.pid, signal.SIGKILL)
-            self._process.wait()
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+        try:
+            if self._process is not None:
+                if self.alive:
+                    os.killpg(self.pid, signal.SIGKILL)
+                self._process.wait()
+        finally:
+            if self._log is not None:
+                self._log.close()
+                self._log = None
 
     @property
     def _name(self) -> str:

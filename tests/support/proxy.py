@@ -146,6 +146,7 @@ class Proxy:
         self._target = (host, port)
         self._port = 0
         self._listener: asyncio.Server | None = None
+        self._left = False
         self._links: set[_Link] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._flowing = asyncio.Event()
@@ -175,6 +176,7 @@ class Proxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop listening and reset what is open."""
+        self._left = True
         await self.refuse()
         self.reset()
         for task in self._tasks:
@@ -193,6 +195,11 @@ class Proxy:
     async def refuse(self) -> None:
         """Refuse new connections (ECONNREFUSED); open ones stay."""
         if self._listener is not None:
+            # asyncio forgets the socket of a connection that it has accepted, and not made a transport for, when its
+            # server is closed in between: these are made first.
+            for listening in self._listener.sockets:
+                asyncio.get_running_loop().remove_reader(listening.fileno())
+            await asyncio.sleep(0)
             self._listener.close()
             self._listener = None
             await asyncio.sleep(0)
@@ -247,6 +254,10 @@ class Proxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None, "start_server runs this in a task"
+        if self._left:
+            # Accepted as the proxy was left: nobody would reset it any more.
+            writer.transport.abort()
+            return
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         try:

@@ -233,6 +233,23 @@ async def test_a_proxy_that_ends_while_it_connects_hangs_up(monkeypatch: pytest.
             assert await asyncio.wait_for(loop.sock_recv(client, 1), 30) == b"", "the connection has ended"
 
 
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_connection_that_is_accepted_as_the_proxy_is_left_is_hung_up_on(
+    server: ValkeyServer, turns: int
+) -> None:
+    """Whatever step of that the loop had come to: no link to the server is left, which would end with the client."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as client:
+        async with Proxy(server.port) as proxy:
+            client.connect(("127.0.0.1", proxy.port))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        client.setblocking(False)
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(loop.sock_recv(client, 1), 30) == b"", "the connection has ended"
+        assert proxy.open == 0
+
+
 async def test_what_passes_can_be_heard_and_forgotten(url: str, server: ValkeyServer) -> None:
     """A tap is told each command; with remembers=False none is kept."""
     heard: list[bytes] = []
