@@ -230,6 +230,7 @@ async def test_a_server_that_is_full_is_named(own_server: OwnServer) -> None:
         with pytest.raises(Unreachable, match="max number of clients reached"):
             await third.open()
         await second.aclose()
+        await wait_until(lambda: len(list(server.admin.client_list())) == 2, "the server has seen that there is room")
         assert await third.call("PING") == b"PONG"
         await third.aclose()
 
