@@ -107,6 +107,8 @@ class Consumer:
         self.unstarted: list[Job] = []
         self.interrupted: list[Job] = []
         self.beaten_ms: float | None = None
+        # Told of each end of a job and of answered verdicts, where somebody waits for the last of them.
+        self.changed: Callable[[], None] | None = None
         self._wire = wire
         self._keys = keys
         self._clock = parts.clock
@@ -146,6 +148,8 @@ class Consumer:
         """Verdicts were answered: a consumer that stood still for them goes on."""
         if self.slots.free > 0 and not self._settle.stuck:
             self._wake_for_slot()
+        if self.changed is not None:
+            self.changed()
 
     async def beat(self) -> Beat:
         """One pass: recovery and promote where they are due, then one claim for the free slots, in one round trip.
@@ -312,7 +316,10 @@ class Consumer:
                 self._leases.let_go(job)
         else:
             self._settle.put(job, outcome)
-        self._wake_for_slot()
+        if self._wants_slot:
+            self._wake_for_slot()
+        if self.changed is not None:
+            self.changed()
 
     def _wake_for_slot(self) -> None:
         if self._wants_slot:

@@ -61,7 +61,7 @@ class HandOver:
         """
         until_ms = self._clock.monotonic_ms() + grace_ms
         for station in self._stations:
-            station.changed = self._nap.wake
+            station.watch(self._nap.wake)
             station.settle.hurry()
         await self._give_back_unstarted()
         await self._wait(

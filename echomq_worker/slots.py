@@ -262,7 +262,7 @@ class Slots(Generic[T, R]):
                     continue
                 job = jobs.popleft()
                 running.add(job)
-                if jobs:
+                if jobs and self._called < _CALLED_AT_ONCE:
                     self._call()
                 try:
                     try:

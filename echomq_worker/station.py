@@ -127,7 +127,6 @@ class Station:
         # For metrics: leases that were extended ahead of our own recovery; what beats here.
         self.extended = 0
         self.loops: list[tuple[str, Degraded]] = []
-        self.changed: Callable[[], None] = lambda: None
         self._bound = bound
         self._shared = shared
         self._pace = pace
@@ -215,6 +214,11 @@ class Station:
         # What ended meanwhile may have released another one: of a lane at its ceiling, say, which was off the ring.
         return not left and self.journal.counts.total() == ended and self.idle
 
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed` from now on whenever a job has ended or verdicts were answered."""
+        for consumer in self.consumers:
+            consumer.changed = changed
+
     def let_go(self, job: Job) -> None:
         """The job is settled or handed over: nothing in this process holds it any more."""
         self._shared.leases.let_go(job)
@@ -231,7 +235,6 @@ class Station:
         self.journal.settled(answers)
         for consumer in self.consumers:
             consumer.settled()
-        self.changed()
 
     async def _found(self, id: str) -> Job:
         """A job that was buried without a handler of ours: what its row has. Raises WireError, ServerError."""
@@ -335,21 +338,17 @@ class Station:
         return Executor(self._bound, limits=limits, state=state, announce=announce, result=children.written)
 
     def _slots(self, number: int, size: int, ahead: int, on_end: Callable[[Job, Outcome], None]) -> Places:
-        def ended(job: Job, outcome: Outcome) -> None:
-            on_end(job, outcome)
-            self.changed()
-
         tasks, clock, name = self._shared.tasks, self._shared.clock, f"slot:{self.queue}/{number}"
         executor, runs = self.executor, self._runs
         if isinstance(executor, BatchExecutor):
             many = executor.execute if runs is None else runs.around_batch(executor.execute)
-            batches = BatchSlots(size, tasks=tasks, name=name, clock=clock, execute=many, on_end=ended)
+            batches = BatchSlots(size, tasks=tasks, name=name, clock=clock, execute=many, on_end=on_end)
             batches.closing(executor.closed)
             return batches
         one = executor.execute if runs is None else runs.around(executor.execute)
         # Without prefetch nothing waits for longer than a turn or two.
         kept = self._shared.leases.keeps if ahead else None
-        slots = Slots(size, tasks=tasks, name=name, clock=clock, execute=one, on_end=ended, ahead=ahead, kept=kept)
+        slots = Slots(size, tasks=tasks, name=name, clock=clock, execute=one, on_end=on_end, ahead=ahead, kept=kept)
         slots.closed = executor.closed
         return slots
 
