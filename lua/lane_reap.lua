@@ -6,7 +6,7 @@
 -- returns the count
 -- include: now
 -- include: chunks
--- include: lane
+-- include: lanes
 -- include: waiting
 -- include: recovery
 local p, group, limit = KEYS[2], ARGV[1], tonumber(ARGV[2])

@@ -8,7 +8,7 @@
 -- ARGV[3...] keep, id  optional: `keep` leaves the queue's pause standing; then ids of rows that no set names
 -- returns 0 done | 1 more | EMQSTATE
 -- include: chunks
--- include: lane
+-- include: lanes
 -- include: flow
 -- include: obliterating
 local p, left = KEYS[2], tonumber(ARGV[2])

@@ -7,12 +7,14 @@
 -- ARGV[2] batch  at most so many
 -- returns the count of due ids that were selected
 -- include: now
--- include: chunks
--- include: lane
--- include: waiting
--- include: recovery
 local p, now = ARGV[1], now_ms()
 local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, tonumber(ARGV[2]))
+if #due == 0 then return 0 end
+
+-- include: chunks
+-- include: lanes
+-- include: waiting
+-- include: recovery
 local members = read_members(p, due)
 local leases = scores(p .. 'active', due)
 local released, expired = {}, {}

@@ -6,12 +6,14 @@
 -- ARGV[1] emq:{q}:
 -- returns the count of expired leases that were selected, at most 100 a pass
 -- include: now
--- include: chunks
--- include: lane
--- include: waiting
--- include: recovery
 local p = ARGV[1]
 local expired = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now_ms(), 'LIMIT', 0, 100)
+if #expired == 0 then return 0 end
+
+-- include: chunks
+-- include: lanes
+-- include: waiting
+-- include: recovery
 local members, back = recoverable(p, expired)
 
 drop_leases(p, members)

@@ -7,7 +7,7 @@
 -- ARGV[2] limit  ids in active, counters, limits and ring entries that one call may look at
 -- ARGV[3...] look, group  optional: `look` only tells what is wrong, '' repairs it; then lanes that nothing else may name
 -- returns the number of corrections, or -1 where the limit was passed; with `look` a list of group, key, what it has, what is right
--- include: lane
+-- include: lanes
 local p, limit = ARGV[1], tonumber(ARGV[2])
 local counters, limits, ring = p .. 'gactive', p .. 'glimit', p .. 'ring'
 local most = math.max(redis.call('ZCARD', KEYS[1]), redis.call('HLEN', counters), redis.call('HLEN', limits),

@@ -7,7 +7,7 @@
 -- ARGV[2...] id, held  pairs
 -- returns per pair: ok | gone | stale | not_active
 -- include: chunks
--- include: lane
+-- include: lanes
 -- include: held
 -- include: holding
 local p = ARGV[1]

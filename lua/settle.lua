@@ -26,7 +26,7 @@ end
 
 -- Every other call.
 -- include: now
--- include: lane
+-- include: lanes
 -- include: verdicts
 -- include: endings
 local at, now = parse(), now_ms()

@@ -9,7 +9,7 @@
 -- returns {{recovered id, …}, {dead id, …}}
 -- include: now
 -- include: chunks
--- include: lane
+-- include: lanes
 -- include: waiting
 -- include: recovery
 -- include: flow

@@ -3,7 +3,7 @@
 -- include: now
 -- include: due
 -- include: chunks
--- include: lane
+-- include: lanes
 
 -- The jobs from the argument `from` on, or nil and what is wrong.
 local function read_jobs(p, from)

@@ -1,5 +1,5 @@
 -- What claim_many buries and moves: touched before the first write, written by `file`.
--- include: lane
+-- include: lanes
 -- include: flow
 
 -- Reads the keys that only burials and moves write.

@@ -33,6 +33,12 @@ MUTATIONS = (
     ),
     Mutation("schedule", "if mode == 'in' then return now_ms() + ms end", "", "schedule"),
     Mutation("admit_many", "job.verdict = first", "job.verdict = 0", "dedup"),
+    Mutation(
+        "admit_many",
+        "redis.call('RPUSH', p .. 'ring', unpack(new))",
+        "local _ = 1",
+        "weighted_proportion starvation_drill",
+    ),
     Mutation("admit_many", "job.verdict = -1 end", "job.verdict = 0 end", "kind"),
     Mutation("lane_enqueue", "if string.sub(ARGV[1], 1, 3) ~= 'JOB' then", "if false then", "kind"),
     Mutation("lane_enqueue", "offer(p, ARGV[3])", "", "rotate lane_depth obliterate_grouped"),
