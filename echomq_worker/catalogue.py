@@ -11,8 +11,8 @@ Source: protocol section 4. A header states what a script promises:
     -- include: lane
 
 `KEYS[3...]` and `ARGV[3...]` stand for any number from there on, none included. An include line is replaced by the text
-of `include/<name>.lua`, each name once per script; it stands where its functions are first needed, as each call makes all on
-its way.
+of `include/<name>.lua`, each name once per script; it stands where its functions are first needed, as a call makes all
+that are on its way.
 """
 
 from __future__ import annotations
