@@ -117,12 +117,11 @@ class Claims:
         jobs: list[Job] = []
         suspect: Job | None = None
         fence = ":" + random.decode()
-        for at in range(0, len(flat), _STRIDE):
-            id, payload, attempts, group, failures, crashes = flat[at : at + _STRIDE]
+        for id, payload, attempts, group, failures, crashes in zip(*[iter(flat)] * _STRIDE, strict=True):
             try:
+                count, failed = int(attempts), count_of(failures) if failures else 0
                 lane = group.decode() if group else None
-                held = f"{int(attempts)}{fence}"
-                job = Job(context, id.decode(), payload, int(attempts), count_of(failures), lane, held)
+                job = Job(context, id.decode(), payload, count, failed, lane, f"{count}{fence}")
             except ValueError:
                 # Not written by a client of ours, and no verdict on it could be sent. Its lease runs out as if the
                 # claim had crashed, until so many crashes bury it.
