@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from echomq_worker.address import Host
@@ -148,10 +148,10 @@ class ClusterConnector(Connector):
                 raise
             if told.kind == "MOVED":
                 self._nodes.moved(told)
-                return await self._at(told.address).call(*args)
+                return await self._named(told.address, lambda named: named.call(*args))
             if not may_be_asked(args):
                 raise
-            reply = (await self._at(told.address).pipeline([("ASKING",), args]))[1]
+            reply = (await self._pipeline_at(told.address, [("ASKING",), args]))[1]
             if isinstance(reply, EchoMQError):
                 raise reply from None
             return reply
@@ -232,7 +232,7 @@ class ClusterConnector(Connector):
                 self._note(node, reply)
         if is_transaction(commands):
             # Refused as a whole, so it is sent again as a whole.
-            return await self._at(next(iter(elsewhere))).pipeline(commands) if elsewhere else replies
+            return await self._pipeline_at(next(iter(elsewhere)), commands) if elsewhere else replies
         for address, numbers in elsewhere.items():
             await self._put(address, [[commands[number]] for number in numbers], numbers, replies)
         for address, numbers in asked.items():
@@ -244,7 +244,7 @@ class ClusterConnector(Connector):
     ) -> None:
         """Send groups of commands to a node; the reply to the last of each goes to its place."""
         try:
-            again = iter(await self._at(address).pipeline([command for group in groups for command in group]))
+            again = iter(await self._pipeline_at(address, [command for group in groups for command in group]))
         except WireError as error:
             # Only what went to this node has failed; the replies of other nodes stand.
             for number in numbers:
@@ -295,6 +295,18 @@ class ClusterConnector(Connector):
     async def _link_to(self, node: Node, name: str, hearer: Hearer | None = None) -> Link:
         try:
             return await node.link(name, hearer)
+        except WireError as error:
+            self._note(node, error)
+            raise
+
+    async def _pipeline_at(self, address: Host, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        return await self._named(address, lambda node: node.pipeline(commands))
+
+    async def _named(self, address: Host, send: Callable[[Node], Awaitable[T]]) -> T:
+        """What a node answers that another has sent us to."""
+        node = self._at(address)
+        try:
+            return await send(node)
         except WireError as error:
             self._note(node, error)
             raise

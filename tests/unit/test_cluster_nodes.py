@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, cast
+
+import pytest
 
 from echomq_worker.address import Host
 from echomq_worker.clock import SystemClock
+from echomq_worker.cluster import ClusterConnector
 from echomq_worker.cluster_map import SlotMap
 from echomq_worker.cluster_nodes import Node, Nodes, Terms
 from echomq_worker.endpoint import Endpoint
+from echomq_worker.errors import Unavailable, Unreachable
+from echomq_worker.keyspace import slot
+from tests.support.waiting import never_ends
 
 FIRST, SECOND = Host("10.0.0.1", 7000), Host("10.0.0.2", 7000)
 
@@ -62,3 +69,63 @@ async def test_a_node_without_slots_is_closed_however_soon_all_is() -> None:
     assert nodes.closing is not None
     await nodes.closing
     assert [node.closed for node in made] == [True, True]
+
+
+class _SendsOn(_Node):
+    """A node that sends us on to the second one, which cannot be reached."""
+
+    def __init__(self, address: Host, kind: str) -> None:
+        super().__init__(address)
+        self._kind = kind
+
+    async def call(self, *_args: Any) -> Any:
+        if self.address == SECOND:
+            raise Unreachable("10.0.0.2:7000: refused")
+        raise self._told()
+
+    async def pipeline(self, commands: Sequence[Any]) -> list[Any]:
+        if self.address == SECOND:
+            raise Unreachable("10.0.0.2:7000: refused")
+        return [self._told() for _ in commands]
+
+    def _told(self) -> Unavailable:
+        return Unavailable(f"{self._kind} {slot('{q}')} 10.0.0.2:7000")
+
+
+class _SendingOn(_Nodes):
+    """Nodes of that sort, whose map nobody tells any more."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(SlotMap((0,), (FIRST,)))
+        self._map = self.told
+        self.kind = kind
+
+    def _made(self, address: Host) -> Node:
+        return cast("Node", _SendsOn(address, self.kind))
+
+    async def _told_by(self, address: Host, limit_ms: int) -> SlotMap:
+        await never_ends()
+        return self.told
+
+
+# No transaction follows ASK.
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [("MOVED", "call"), ("MOVED", "pipeline"), ("MOVED", "transaction"), ("ASK", "call"), ("ASK", "pipeline")],
+)
+async def test_a_node_that_another_one_named_and_nobody_reaches_is_doubted(kind: str, way: str) -> None:
+    """As one that the map has named: who owns its slots is asked again before it is used."""
+    connector = ClusterConnector("redis+cluster://10.0.0.1:7000")
+    connector._nodes = nodes = _SendingOn(kind)
+    nodes.at(FIRST), nodes.at(SECOND)
+    get = ("GET", "{q}")
+    if way == "call":
+        with pytest.raises(Unreachable):
+            await connector.call(*get)
+    elif way == "pipeline":
+        assert [type(reply) for reply in await connector.pipeline([get, get])] == [Unreachable] * 2
+    else:
+        with pytest.raises(Unreachable):
+            await connector.pipeline([("MULTI",), get, ("EXEC",)])
+    assert SECOND in nodes._doubted
+    await nodes.aclose()
