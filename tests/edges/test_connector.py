@@ -28,7 +28,7 @@ from echomq_worker.pool import Pool, connect_pool
 from tests.support.clock import ManualClock
 from tests.support.proxy import Proxy
 from tests.support.valkey import ValkeyServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import in_time, wait_until
 
 PAUSED = "emq:{q}:paused"
 
@@ -196,7 +196,7 @@ async def _in_one_loop(url: str) -> tuple[int, bytes]:
 @pytest.mark.parametrize("debug", [False, True])
 def test_each_event_loop(url: str, run: Callable[..., tuple[int, bytes]], *, debug: bool) -> None:
     """On asyncio and uvloop, debug mode or not: the same replies, and nothing is left when the loop ends."""
-    assert run(_in_one_loop(url), debug=debug) == (1000, b"PONG")
+    assert run(in_time(_in_one_loop(url)), debug=debug) == (1000, b"PONG")
     gc.collect()
 
 

@@ -16,6 +16,7 @@ import uvloop
 from echomq_worker.connector import Connector, connect
 from echomq_worker.errors import ConfigError, Unreachable
 from tests.support.valkey import ValkeyServer
+from tests.support.waiting import in_time
 
 # The server of the tests has no TLS, so it ends in front of it.
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
@@ -77,7 +78,7 @@ def test_a_trusted_certificate_connects(
             assert await connector.call("ECHO", big) == big
             assert await connector.parking().blpop(["emq:{q}:wake"], 10) is None
 
-    run(scenario())
+    run(in_time(scenario()))
 
 
 async def test_what_cannot_be_trusted_is_named(url: str, server: ValkeyServer, certificate: Path) -> None:

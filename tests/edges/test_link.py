@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from echomq_worker.connection import Link
 from echomq_worker.errors import CommandTimeout, ConnectionLost
 from echomq_worker.packing import Packed, pack, pack_publish
+from tests.support.waiting import in_time
 
 LARGE = pack(("SET", "key", "x" * 4_000))
 
@@ -82,4 +83,4 @@ def test_a_silent_peer_is_given_up_on_each_event_loop(
             finally:
                 await link.aclose(at_once=True)
 
-    assert isinstance(run(ask()), CommandTimeout)
+    assert isinstance(run(in_time(ask())), CommandTimeout)

@@ -25,7 +25,7 @@ from echomq_worker.errors import (
 )
 from tests.support.proxy import Proxy
 from tests.support.valkey import OwnServer, ValkeyServer
-from tests.support.waiting import passes, wait_until, works_plainly_for
+from tests.support.waiting import in_time, passes, wait_until, works_plainly_for
 
 PAUSED = "emq:{q}:paused"
 
@@ -328,7 +328,7 @@ def test_a_blocked_loop_is_not_taken_for_a_silent_server(
                 assert await call == b"x"
             assert connector.generation == 1
 
-    run(scenario())
+    run(in_time(scenario()))
 
 
 async def test_a_slow_server_that_answers_is_waited_for() -> None:

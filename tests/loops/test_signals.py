@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from echomq_worker.signals import SIGNALS, heard
-from tests.support.waiting import wait_until
+from tests.support.waiting import in_time, wait_until
 
 
 @pytest.fixture
@@ -47,5 +47,5 @@ def test_afterwards_a_signal_does_what_it_did_before(
         await wait_until(lambda: sorted(earlier) == sorted(SIGNALS), "who listened before hears again")
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(listen())
+        runner.run(in_time(listen()))
     assert len(told) == len(held) == len(SIGNALS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
@@ -56,6 +56,11 @@ def wait_until_sync(predicate: Callable[[], T], sentence: str, deadline_s: float
         if late:
             raise _late(sentence, deadline_s, seen)
         time.sleep(_POLL_S)
+
+
+async def in_time(scenario: Coroutine[Any, Any, T]) -> T:
+    """For what a test runs on a loop of its own: the limit of time of a test does not reach into uvloop."""
+    return await asyncio.wait_for(scenario, PATIENCE_S)
 
 
 async def never_ends() -> None:
