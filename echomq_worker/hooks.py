@@ -27,10 +27,10 @@ from echomq_worker.job import Job
 from echomq_worker.logs import Logger
 from echomq_worker.nap import Nap
 from echomq_worker.observers import cause
-from echomq_worker.outcome import passes
+from echomq_worker.outcome import Settled, passes
 from echomq_worker.raised import is_a, say
 from echomq_worker.threads import Raised, Threads
-from echomq_worker.verdict import Verdict, clean
+from echomq_worker.verdict import clean
 
 # Hooks that run at the same time, in one process.
 AT_A_TIME = 10
@@ -188,7 +188,7 @@ class QueueHooks:
         self._complete = [hook for hook in own if hook.kind == "on_complete"]
         self._dead = [hook for hook in own if hook.kind == "on_dead"]
 
-    def settled(self, answers: Sequence[tuple[Job, Verdict, str]]) -> None:
+    def settled(self, answers: Sequence[Settled]) -> None:
         """The server has answered these verdicts."""
         for job, verdict, answer in answers:
             if answer == "done":

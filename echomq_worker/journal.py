@@ -18,10 +18,10 @@ from echomq_worker.hooks import QueueHooks
 from echomq_worker.job import Job
 from echomq_worker.logs import Logger, current_job
 from echomq_worker.observers import Dead, Observers, Stale, Started
+from echomq_worker.outcome import Settled
 from echomq_worker.raised import is_a, say, trace_of, with_trace
 from echomq_worker.verdict import Bury, Reject, Retry, RetryLater, Verdict
 
-Settled = tuple[Job, Verdict, str]
 # The most ids that one line lists.
 LISTED = 100
 _OURS = f"{Path(__file__).parent}{os.sep}"

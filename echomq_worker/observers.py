@@ -16,10 +16,9 @@ from typing import Any, TypeAlias
 import anyio
 
 from echomq_worker.guest import apart, hosted
-from echomq_worker.job import Job
 from echomq_worker.logs import Logger
 from echomq_worker.nap import Nap
-from echomq_worker.outcome import passes
+from echomq_worker.outcome import Settled, passes
 from echomq_worker.raised import say
 from echomq_worker.verdict import Bury, DelayTo, RetryLater, Verdict
 
@@ -167,7 +166,7 @@ class Observers:
             self._idle = False
             self._nap.wake()
 
-    def settled(self, queue: str, answers: Sequence[tuple[Job, Verdict, str]]) -> None:
+    def settled(self, queue: str, answers: Sequence[Settled]) -> None:
         """The server has answered these verdicts."""
         for job, verdict, answer in answers:
             id, attempt = job.id, job.attempts

@@ -56,6 +56,9 @@ class Abandoned:
 
 Outcome: TypeAlias = Verdict | Abandoned
 
+Settled: TypeAlias = tuple[Job, Verdict, str]
+"""A verdict and the word that the server answered to it."""
+
 
 class Judge:
     """Makes outcomes of what one handler returns and raises.

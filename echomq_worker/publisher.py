@@ -17,6 +17,7 @@ from echomq_worker.errors import EchoMQError, WireError
 from echomq_worker.job import Job
 from echomq_worker.keyspace import Keys
 from echomq_worker.logs import Logger
+from echomq_worker.outcome import Settled
 from echomq_worker.verdict import Bury, RetryLater, Verdict
 
 _NAMES = {"done": "completed", "scheduled": "scheduled", "dead": "dead", "delayed": "delayed"}
@@ -34,7 +35,7 @@ class Publisher:
         self._log = log.bind(queue=keys.queue)
         self._refused = False
 
-    def settled(self, answers: Sequence[tuple[Job, Verdict, str]]) -> None:
+    def settled(self, answers: Sequence[Settled]) -> None:
         """The server has answered these verdicts. A refused one (stale, gone) is no event."""
         texts = []
         for job, verdict, answer in answers:

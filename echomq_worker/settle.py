@@ -19,7 +19,7 @@ from echomq_worker.errors import AuthenticationFailed, ServerError, Unavailable,
 from echomq_worker.job import Job
 from echomq_worker.keyspace import Keys
 from echomq_worker.nap import Nap
-from echomq_worker.outcome import COMPLETE
+from echomq_worker.outcome import COMPLETE, Settled
 from echomq_worker.packing import Packed
 from echomq_worker.script import evaluate
 from echomq_worker.verdict import Bury, Complete, DelayTo, RetryLater, Verdict
@@ -30,7 +30,6 @@ HURRIED_MS = 100
 UNKNOWN = "unknown"
 _BROKEN_ROW = ("WRONGTYPE", "ERR")
 
-Settled = tuple[Job, Verdict, str]
 Argument = str | bytes | int | Packed
 
 

@@ -33,13 +33,13 @@ from echomq_worker.logs import Logger
 from echomq_worker.metronome import Metronome
 from echomq_worker.observers import Observers
 from echomq_worker.options import Limits
-from echomq_worker.outcome import Outcome
+from echomq_worker.outcome import Outcome, Settled
 from echomq_worker.parking import Parking
 from echomq_worker.publisher import Publisher
 from echomq_worker.pump import Pump
 from echomq_worker.readiness import LATE_BEATS, QueueBeat
 from echomq_worker.recovery import Recovery
-from echomq_worker.settle import Settle, Settled
+from echomq_worker.settle import Settle
 from echomq_worker.slots import Places, Slots
 from echomq_worker.suspects import Suspects
 from echomq_worker.tracer import Tracing

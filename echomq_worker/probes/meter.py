@@ -13,12 +13,11 @@ from typing import Any
 
 from echomq_worker.clock import Clock
 from echomq_worker.identity import minted_near_ms
-from echomq_worker.job import Job
 from echomq_worker.logs import Logger
 from echomq_worker.observers import Blocked, DegradedNow, Observed, Observer, Observers, Started
+from echomq_worker.outcome import Settled
 from echomq_worker.probes import instruments as i
 from echomq_worker.probes.snapshot import Histogram, Snapshot
-from echomq_worker.verdict import Verdict
 
 _LOOK_S = 0.25
 
@@ -54,7 +53,7 @@ class Meter(Observers):
         if self._functions:
             super().note(kind, *values)
 
-    def settled(self, queue: str, answers: Sequence[tuple[Job, Verdict, str]]) -> None:
+    def settled(self, queue: str, answers: Sequence[Settled]) -> None:
         """The server has answered these verdicts."""
         runs = self._runs[queue]
         for job, _, _ in answers:

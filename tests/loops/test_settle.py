@@ -18,7 +18,7 @@ from echomq_worker.errors import ConnectionLost, Unavailable, Unreachable
 from echomq_worker.job import Job
 from echomq_worker.keyspace import Keys
 from echomq_worker.script import scripts
-from echomq_worker.settle import BATCH, HURRIED_MS, UNKNOWN, Settle, Settled
+from echomq_worker.settle import BATCH, HURRIED_MS, UNKNOWN, Settle
 from echomq_worker.verdict import Bury, Complete, DelayTo, RetryLater, Verdict
 from tests.support.clock import ManualClock
 from tests.support.plain import QUEUE, Queue, job, row
@@ -32,7 +32,7 @@ class Answers:
     """Receives what is settled."""
 
     def __init__(self) -> None:
-        self.all: list[Settled] = []
+        self.all: list[tuple[Job, Verdict, str]] = []
         self.batches: list[int] = []
 
     def __call__(self, settled: Any) -> None:
