@@ -33,10 +33,13 @@ class Begun(Generic[R]):
         try:
             if self._error is not None:
                 raise self._error
-            try:
-                yield self._asked
-            except BaseException as thrown:  # noqa: BLE001 - a cancellation is for the coroutine
-                yield self._coroutine.throw(thrown)
+            asked, waits = self._asked, True
+            while waits:
+                try:
+                    yield asked
+                    waits = False
+                except BaseException as thrown:  # noqa: BLE001 - what it waits for has raised, or it is cancelled
+                    asked = self._coroutine.throw(thrown)
         except StopIteration as stop:
             value: R = stop.value
             return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -95,3 +96,32 @@ async def test_a_cancellation_is_the_coroutines(does: str) -> None:
     else:
         assert await task == does
     assert first.cancelled()
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+async def test_what_its_first_waits_raise_is_the_coroutines_each_time(cancelled: bool) -> None:
+    """Where the first wait raised and the second one raises too, that is raised in the coroutine as well."""
+    loop = asyncio.get_running_loop()
+    first: asyncio.Future[None] = loop.create_future()
+    second: asyncio.Future[None] = loop.create_future()
+
+    async def work() -> str:
+        with suppress(ValueError, asyncio.CancelledError):
+            await first
+        try:
+            await second
+        except ValueError:
+            return "told"
+        return "not told"
+
+    async def waits(begun: Begun[str]) -> str:
+        return await begun
+
+    task = asyncio.create_task(waits(Begun(work())))
+    await asyncio.sleep(0)
+    if cancelled:
+        task.cancel()
+    else:
+        first.set_exception(ValueError("the first"))
+    loop.call_soon(second.set_exception, ValueError("the second"))
+    assert await task == "told"
