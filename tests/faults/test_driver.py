@@ -29,7 +29,7 @@ FAULTS = {
     "settle frees no slot": NO_SLOT_FREED,
     "settle leaves held": Mutation("include/verdicts", "redis.call('HDEL', key, 'held', 'crashes')", ""),
     "settle counts a verdict twice": Mutation("include/verdicts", "settled_answer(row[SETTLED], token)", "nil"),
-    "settle leaves the other sets": Mutation("include/endings", "in ipairs(KEYS)", "in ipairs({KEYS[1]})"),
+    "settle leaves the other sets": Mutation("include/completions", "if sizes[i] > 0", "if i == 1 and sizes[i] > 0"),
     "a crash is counted without held": Mutation(
         "include/candidates", "return row[HELD] and before + 1 or before", "return before + 1"
     ),

@@ -45,20 +45,20 @@ FAULTS = {
     "a release wakes nobody": (Mutation("release", "wake_flat(p, flat)", ""), {"asleep"}),
     "what is due or has run out wakes nobody": (Mutation("include/recovery", "wake_flat(p, #flat)", ""), {"asleep"}),
     "a queue that is resumed wakes nobody": (Mutation("queue_resume", "wake_flat(p, waiting)", ""), {"asleep"}),
-    "a ceiling that opens wakes nobody": (Mutation("include/endings", "wake_flat(p, freed)", ""), {"asleep"}),
+    "a ceiling that opens wakes nobody": (Mutation("include/completions", "wake_flat(p, freed)", ""), {"asleep"}),
     "a lane that is offered wakes nobody": (
         Mutation("include/lane", "push_tokens(p .. 'wake', count)", ""),
         {"asleep"},
     ),
     "a claim takes the tokens of what it leaves": (
-        Mutation("claim_many", "local idle = short and", "local idle = true or short and"),
+        Mutation("claim_many", "local idle = short and not", "local idle = true or short and not"),
         {"cleared"},
     ),
     "tokens are not trimmed": (
-        Mutation("include/lane", "if length > TOKENS then redis.call('LTRIM', key, 0, TOKENS - 1) end", ""),
+        Mutation("include/waking", "if length > TOKENS then redis.call('LTRIM', key, 0, TOKENS - 1) end", ""),
         {"tokens"},
     ),
-    "tokens stay for ever": (Mutation("include/lane", "redis.call('PEXPIRE', ready, READY_MS)", ""), {"tokens"}),
+    "tokens stay for ever": (Mutation("include/waking", "redis.call('PEXPIRE', ready, READY_MS)", ""), {"tokens"}),
     "a claim keeps to no rate": (Mutation("claim_many", "    room = left\n", ""), {"rate", "why"}),
     "a window counts one claim": (
         Mutation("claim_many", "redis.call('INCRBY', p .. 'limiter', claim.count)", ""),
