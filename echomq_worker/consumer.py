@@ -215,6 +215,10 @@ class Consumer:
 
     def _claim_ahead(self) -> None:
         """A token is there, or it is this consumer's turn to look: the claim leaves now, and the next pass reads it."""
+        if self._stopping:
+            # Others may have the token: held, this consumer has no use for it.
+            self._rest.leave()
+            return
         now, free = self._clock.monotonic_ms(), self._wanted()
         if free > 0 and (self._recovery is None or now < self._next_sweep_ms - self._rhythm.early_ms):
             self._ahead = Begun(evaluate(self._wire, *self.claims.call(free))), now

@@ -14,7 +14,7 @@ from echomq_worker.errors import Unreachable
 from echomq_worker.options import Limits
 from tests.support.clock import ManualClock
 from tests.support.proxy import Proxy
-from tests.support.stations import FastClock, Gate, Stand, counting, pending, stand
+from tests.support.stations import FastClock, Gate, Stand, counting, parked, pending, stand
 from tests.support.valkey import ValkeyServer
 from tests.support.waiting import wait_until
 
@@ -121,6 +121,19 @@ async def test_what_it_brings_is_in_hand_when_the_consumer_ends(url: str, raw: R
             await wait_until(lambda: gate.began == ids, "they run")
         else:
             assert [one.id for one in made.consumer.unstarted] == ids
+
+
+async def test_a_token_for_one_that_is_held_goes_back(url: str, raw: Redis) -> None:
+    """A stop is near, nothing is claimed any more: another process has the token, and need not wait for its beat."""
+    async with stand(url, **LONG) as made:
+        ready = made.station.keys.ready
+        task = asyncio.create_task(made.consumer.run(), name="consumer")
+        await parked(raw)
+        made.consumer.hold()
+        await raw.lpush(ready, "1")
+        await asyncio.wait([task])
+        await wait_until(lambda: raw.llen(ready), "the token is there again")
+        assert not made.consumer.claims.unread
 
 
 async def test_a_lost_answer_is_found_by_its_receipt(url: str, raw: Redis, server: ValkeyServer) -> None:
