@@ -38,6 +38,7 @@ class Metronome:
         "_clock",
         "_degraded",
         "_end",
+        "_held",
         "_idle",
         "_keys",
         "_nap",
@@ -63,7 +64,7 @@ class Metronome:
     ) -> None:
         """`origin_ms`: from when all loops of the process count beats."""
         self._parking = parking
-        self._keys = keys
+        self._keys = (keys.wake, keys.ready)
         self._clock = clock
         self._rhythm = Rhythm.of(clock, beat_ms, origin_ms)
         self._recovery = recovery
@@ -74,7 +75,7 @@ class Metronome:
         self._end = Nap()
         self._owed = False
         self._next_beat_ms = clock.monotonic_ms()
-        self._stopping = False
+        self._held = self._stopping = False
         self.beaten_ms: float | None = None
 
     def rest(self) -> Pooled:
@@ -107,6 +108,10 @@ class Metronome:
                     seat.told()
                 return True
         return False
+
+    def hold(self) -> None:
+        """Hand out nothing any more, until `stop`. May be called in a signal handler."""
+        self._held = True
 
     def stop(self) -> None:
         """End `run`. Twice is fine."""
@@ -142,19 +147,20 @@ class Metronome:
         left_ms = self._next_beat_ms - self._clock.monotonic_ms()
         if left_ms <= 0 or self._stopping:
             return
-        if not self._idle:
+        if self._held or not self._idle:
             await self._nap.sleep(self._clock, left_ms)
             return
 
-        keys = (self._keys.wake, self._keys.ready)
-
         # A stop ends the BLPOP; a consumer that goes idle, which wakes the other nap, need not.
-        wait = partial(self._parking.blpop, keys, max(1.0, left_ms), told=self._hand_on)
-        await self._end.until(wait, lambda: self._parking.leave(keys))
+        wait = partial(self._parking.blpop, self._keys, max(1.0, left_ms), told=self._hand_on)
+        await self._end.until(wait, lambda: self._parking.leave(self._keys))
 
     def _hand_on(self) -> None:
-        """A token is there."""
-        self._owed = not self.poke()
+        """A token is there. Held, nobody here has a use for it: others may have it."""
+        if self._held:
+            self._parking.leave(self._keys)
+        else:
+            self._owed = not self.poke()
 
 
 class Pooled:

@@ -160,6 +160,8 @@ class Station:
         """Let no job begin any more, until `stop`. May be called in a signal handler."""
         for consumer in self.consumers:
             consumer.hold()
+        if self.metronome is not None:
+            self.metronome.hold()
 
     def stop(self) -> None:
         """Claim, sweep and fire nothing any more; what runs goes on."""

@@ -123,17 +123,19 @@ async def test_what_it_brings_is_in_hand_when_the_consumer_ends(url: str, raw: R
             assert [one.id for one in made.consumer.unstarted] == ids
 
 
-async def test_a_token_for_one_that_is_held_goes_back(url: str, raw: Redis) -> None:
-    """A stop is near, nothing is claimed any more: another process has the token, and need not wait for its beat."""
-    async with stand(url, **LONG) as made:
+@pytest.mark.parametrize("consumers", [1, 2])
+async def test_a_token_for_one_that_is_held_goes_back(url: str, raw: Redis, consumers: int) -> None:
+    """A stop is near, nothing is claimed any more: another process has the token, and need not wait for its beat. In a
+    pool too.
+    """
+    async with stand(url, consumers=consumers, **LONG) as made:
         ready = made.station.keys.ready
-        task = asyncio.create_task(made.consumer.run(), name="consumer")
+        made.station.start(made.shared.tasks)
         await parked(raw)
-        made.consumer.hold()
+        made.station.hold()
         await raw.lpush(ready, "1")
-        await asyncio.wait([task])
         await wait_until(lambda: raw.llen(ready), "the token is there again")
-        assert not made.consumer.claims.unread
+        assert not any(one.claims.unread for one in made.station.consumers)
 
 
 async def test_a_lost_answer_is_found_by_its_receipt(url: str, raw: Redis, server: ValkeyServer) -> None:
