@@ -51,7 +51,7 @@ async def test_our_own_producer_wakes_an_idle_worker(url: str, raw: Redis, consu
     but for one in a hundred long before the beat.
 
     Where the machine is too busy for that, within three times what a bare LPUSH to a bare BLPOP takes, measured in turn
-    with each job.
+    with each job, or twice what that takes once in a hundred.
     """
     worker = Worker()
     began: asyncio.Queue[float] = asyncio.Queue()
@@ -78,7 +78,7 @@ async def test_our_own_producer_wakes_an_idle_worker(url: str, raw: Redis, consu
     said = (
         f"p50, p90, p99: {[_at(waits, share) for share in _SHARES]}, bare {[_at(bare, share) for share in _SHARES]} ms"
     )
-    assert _at(waits, 90) <= max(LIMIT_MS, 3 * _at(bare, 90)), said
+    assert _at(waits, 90) <= max(LIMIT_MS, 3 * _at(bare, 90), 2 * _at(bare, 99)), said
     assert _at(waits, 99) <= BEAT_MS / 2, said
 
 
