@@ -24,7 +24,7 @@ from echomq_worker.flows import Flows, Node
 from echomq_worker.identity import Mint, group_for
 from echomq_worker.keyspace import Keys
 from tests.support.flowing import Nursery, nursery, read_notes
-from tests.support.keyspace import keyspace_of
+from tests.support.keyspace import is_passing, keyspace_of
 from tests.support.waiting import passes, wait_until
 
 KILLS = int(os.environ.get("TEST_FLOW_KILLS", "50"))
@@ -163,8 +163,8 @@ async def check_keys(expected: Expected, raw: Redis) -> None:
 
 
 def _expected_to_be_left(name: str, expected: Expected) -> bool:
-    """Tokens, receipts, locks and the mark of locks expire; a dead parent keeps what its children have told it."""
-    if name.endswith((":version", ":ready", ":wake", ":meta", ":lock", ":kept")) or ":claimed:" in name:
+    """A dead parent keeps what its children have told it."""
+    if name.endswith((":version", ":meta")) or is_passing(name):
         return True
     return any(f":job:{id}:" in name for id in _dead_parents(expected))
 

@@ -89,6 +89,16 @@ def complaints(facts: Iterable[KeyFact]) -> list[str]:
     return found
 
 
+def is_passing(name: str) -> bool:
+    """Whether a key goes by itself, as a receipt, a lock and its mark do; or is a token, which a worker that idles takes.
+
+    How many of these a fleet leaves depends on how quick it was.
+    """
+    match = _QUEUE_KEY.fullmatch(name)
+    suffix = match["suffix"] if match else ""
+    return suffix == "wake" or any(passes and re.fullmatch(pattern, suffix, re.DOTALL) for pattern, _, passes in _TABLE)
+
+
 async def _value_of(client: Redis, key: bytes, kind: str) -> Value | None:
     if kind == "string":
         content = await client.get(key)

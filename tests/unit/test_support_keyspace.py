@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.asyncio import Redis
 
-from tests.support.keyspace import KeyFact, complaints, expiring_of, key_facts, keyspace_of
+from tests.support.keyspace import KeyFact, complaints, expiring_of, is_passing, key_facts, keyspace_of
 from tests.support.valkey import ValkeyServer
 
 ID = "JOB0KHTOWnGLuC"
@@ -89,3 +89,17 @@ def test_keys_of_the_protocol_are_accepted(name: str, kind: str, ttl_ms: int) ->
 def test_other_keys_are_named(name: str, kind: str, ttl_ms: int, complaint: str) -> None:
     """A stray key, a wrong type and a missing time to live are each told by name."""
     assert complaints([KeyFact(name, kind, ttl_ms)]) == [f"{name}: {complaint}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "passing"),
+    [
+        *((f"emq:{{q}}:{name}", True) for name in ("ready", "wake", "kept", "limiter", "claimed:h", f"job:{ID}:lock")),
+        *((f"emq:{{q}}:{name}", False) for name in ("pending", "meta", f"job:{ID}", "metrics:failed", "stray")),
+        ("{emq}:version", False),
+        ("kept", False),
+    ],
+)
+def test_what_goes_by_itself(name: str, passing: bool) -> None:
+    """By the table: what has a time to live, and tokens; nothing of a job that is still there, and nothing stray."""
+    assert is_passing(name) is passing
