@@ -90,7 +90,7 @@ def complaints(facts: Iterable[KeyFact]) -> list[str]:
 
 
 def is_passing(name: str) -> bool:
-    """Whether a key goes by itself, as a receipt, a lock and its mark do; or is a token, which a worker that idles takes.
+    """Whether a key goes by itself, as a receipt, a lock and its mark do; or is a token, which who idles takes.
 
     How many of these a fleet leaves depends on how quick it was.
     """
