@@ -119,13 +119,13 @@ async def outage(seconds: float, *, cap_ms: int = 0, beat_ms: int = 1_000, warm:
         async with _warm_worker(server, warm, **settings) as process:
             before_mb, began = _rss_mb(process), time.monotonic()
             async with connect(server.url) as connector:
-                await Jobs(connector).enqueue_many(QUEUE, [b"0.5"] * _HELD)
+                await Jobs(connector).enqueue_many(QUEUE, [b"1.5"] * _HELD)
                 key = f"emq:{{{QUEUE}}}:active"
 
                 async def held() -> bool:
                     return bool(await connector.call("ZCARD", key) == _HELD)
 
-                await wait_until(held, "they run", 10)
+                await wait_until(held, "they run")
             await asyncio.to_thread(server.stop)
             await asyncio.sleep(seconds)
             await asyncio.to_thread(server.start)

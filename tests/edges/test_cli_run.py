@@ -147,7 +147,8 @@ def test_concurrency_is_how_many_run_at_a_time(env: dict[str, str], folder: Path
     code, text = run_worker("run", "one_app:worker", "--burst", "--concurrency", "2", env=env, cwd=folder)
 
     assert code == 0, text
-    assert set(re.findall(r"most (\d+)", text)) == {"2"}
+    # The first may have ended, on a machine that stood still, before the second was claimed.
+    assert max(map(int, re.findall(r"most (\d+)", text))) == 2
 
 
 def test_queue_picks_some(env: dict[str, str], folder: Path, server: ValkeyServer) -> None:

@@ -18,7 +18,7 @@ from echomq_worker.jobs import Jobs, New
 from echomq_worker.rows import Claimed
 from echomq_worker.worker import Worker
 from tests.support.running import running
-from tests.support.waiting import passes, wait_until, works_for
+from tests.support.waiting import PATIENCE_S, passes, wait_until, works_for
 
 EDGE_MS = 20
 JOBS = 500
@@ -40,7 +40,7 @@ async def test_five_hundred_jobs_that_end_as_their_lease_does_run_once(url: str,
 
     Report 25 (chrisguidry/docket#245).
     """
-    lease_ms, draw = 1_500, random.Random(25)
+    lease_ms, draw = 2_000, random.Random(25)
     runs: Counter[str] = Counter()
 
     async def handle(job: Job) -> None:
@@ -107,19 +107,19 @@ async def test_who_settles_too_late_is_refused_and_the_other_one_counts(url: str
 
 
 async def test_jobs_of_several_leases_run_once_whatever_the_clock_of_the_host(url: str) -> None:
-    """Due in two leases, then running for four, on two workers with a Pump each, one of whose hosts steps its clock
+    """Due in two leases, then running for three, on two workers with a Pump each, one of whose hosts steps its clock
     a minute ahead and back all the while: one run each.
 
     Report 24 (tobymao/saq#277). Report 26 (celery/celery#2599). Report 31 (oban-bg/oban#1141).
     """
-    # What the keeper leaves of it is more than this machine may stand still for.
-    lease_ms, clock = 1_000, SteppedClock()
+    # What the keeper leaves of it is more than a machine may stand still for.
+    lease_ms, clock = 1_500, SteppedClock()
     runs: Counter[str] = Counter()
     ended: set[str] = set()
 
     async def handle(job: Job) -> None:
         runs[job.id] += 1
-        await works_for(4 * lease_ms)
+        await works_for(3 * lease_ms)
         ended.add(job.id)
 
     async with AsyncExitStack() as stack:
@@ -128,7 +128,7 @@ async def test_jobs_of_several_leases_run_once_whatever_the_clock_of_the_host(ur
             worker.handler("a", concurrency=20)(handle)
             await stack.enter_async_context(running(worker, url, lease_ms=lease_ms))
         receipts = await jobs.enqueue_many("a", [New(b"x", in_ms=2 * lease_ms)] * 30)
-        until = time.monotonic() + 30
+        until = time.monotonic() + PATIENCE_S
         while len(ended) < len(receipts) and time.monotonic() < until:
             clock.off_ms = random.choice((-60_000, 0, 60_000))
             await passes(50, "the clock steps now and then")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 
 import pytest
@@ -29,16 +30,19 @@ async def test_jobs_of_a_killed_worker_start_again_within_lease_and_beat(url: st
     async with connect(url) as connector:
         jobs = Jobs(connector)
         with fleet(url) as workers:
+            # Ready before the jobs begin, and frozen meanwhile: to start may take as long as they do.
+            heir = workers.start("--queue", "jobs", concurrency=50)
+            await heir.saw("worker started")
+            heir.send(signal.SIGSTOP)
             doomed = workers.start("--queue", "jobs")
             ids = {one.id for one in await jobs.enqueue_many("jobs", [{"sleep_ms": SLEEP_MS}] * 20)}
             await wait_until(lambda: workers.started() == ids, "the first worker runs all 20")
-            heir = workers.start("--queue", "jobs", concurrency=50)
-            await heir.saw("worker started")
+            heir.send(signal.SIGCONT)
             feeder = asyncio.create_task(_feed(jobs, busy=busy))
             try:
                 assert not workers.ended() & ids, "all 20 are in the middle"
-                killed_at = time.time()
                 doomed.kill()
+                killed_at = time.time()
                 await wait_until(lambda: ids <= workers.ended(), "the other worker has finished all 20")
             finally:
                 feeder.cancel()
@@ -59,14 +63,16 @@ async def test_jobs_of_fifty_queues_of_a_killed_worker_start_again_within_lease_
     ids = set[str]()
     async with connect(url) as connector:
         with fleet(url) as workers:
+            heir = workers.start(many=QUEUES)
+            await heir.saw("worker started")
+            heir.send(signal.SIGSTOP)
             doomed = workers.start(many=QUEUES)
             for number in range(QUEUES):
                 ids.add((await Jobs(connector).enqueue(f"many-{number}", {"sleep_ms": SLEEP_MS})).id)
             await wait_until(lambda: workers.started() == ids, "the first worker runs all of them")
-            heir = workers.start(many=QUEUES)
-            await heir.saw("worker started")
-            killed_at = time.time()
+            heir.send(signal.SIGCONT)
             doomed.kill()
+            killed_at = time.time()
 
             def again() -> dict[str, float]:
                 return {note.id: note.at for note in workers.notes("start") if note.pid == heir.pid}

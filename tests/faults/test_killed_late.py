@@ -35,8 +35,8 @@ async def test_a_crash_in_the_fourth_lease_is_noticed_within_one(url: str, raw: 
         doomed, heir = sorted(processes, key=lambda process: process.pid != first.pid)
         await passes_until(first.at + 3.5 * LEASE_MS / 1000, "several leases are over")
         assert len(workers.notes("start")) == 1
-        killed_at = time.time()
         doomed.kill()
+        killed_at = time.time()
         await wait_until(lambda: len(workers.notes("start")) == 2, "the other one has it")
         again = workers.notes("start")[1]
 

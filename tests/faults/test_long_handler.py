@@ -93,5 +93,5 @@ async def test_lost_connections_do_not_cut_a_handler_short(server: ValkeyServer,
             await passes(400, "they connect again before the next loss")
         await _each_ran_once(workers, raw, ids)
 
-    # At least three connections of each worker, about fifteen times.
-    assert kills > 40
+    # Of the some three connections of each worker, about fifteen times: some had not been made again.
+    assert kills > 20

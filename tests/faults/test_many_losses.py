@@ -135,7 +135,7 @@ async def test_an_outage_costs_its_process_next_to_nothing(own_server: OwnServer
 
 
 async def test_a_run_of_random_losses_leaves_nothing_stuck(server: ValkeyServer, url: str, raw: Redis) -> None:
-    """For three seconds connections of the worker are killed at random while jobs come in, standalone and pooled:
+    """For three seconds, and ten losses, connections are killed at random while jobs come in, standalone and pooled:
     between two starts there are never three beats, and every job runs once and is settled.
 
     Report 11 (taskforcesh/bullmq#3517).
@@ -162,7 +162,7 @@ async def test_a_run_of_random_losses_leaves_nothing_stuck(server: ValkeyServer,
         ids |= {(await jobs.enqueue(queue, b"x")).id for queue in starts}
         await wait_until(settled, "the worker works")
         until = time.monotonic() + 3
-        while time.monotonic() < until:
+        while time.monotonic() < until or kills <= 10:
             ids |= {(await jobs.enqueue(queue, b"x")).id for queue in starts}
             if time.monotonic() > kill_at:
                 ours = [row["id"] for row in server.admin.client_list() if row["name"].startswith("echomq")]
@@ -173,7 +173,6 @@ async def test_a_run_of_random_losses_leaves_nothing_stuck(server: ValkeyServer,
             await passes(10, "jobs and losses come one after the other")
         await wait_until(settled, "every job is settled")
 
-    assert kills > 10
     assert set(runs) == ids
     assert set(runs.values()) == {1}
     for when in starts.values():

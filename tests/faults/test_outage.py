@@ -140,9 +140,12 @@ async def test_a_verdict_that_nobody_takes_is_named_at_the_end(own_server: OwnSe
         worker = workers.start("--queue", "jobs")
         await worker.saw("worker started")
         async with connect(server.url) as connector:
-            id = (await Jobs(connector).enqueue("jobs", {"sleep_ms": 500})).id
+            id = (await Jobs(connector).enqueue("jobs", {"sleep_ms": 1_500})).id
         await wait_until(workers.started, "it runs")
+        # It does not end while the server takes its time to go.
+        worker.send(signal.SIGSTOP)
         server.stop()
+        worker.send(signal.SIGCONT)
         await wait_until(workers.ended, "it has ended without a server")
         worker.send(signal.SIGTERM)
         assert await worker.ended() == 0

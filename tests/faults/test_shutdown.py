@@ -167,7 +167,7 @@ async def test_nothing_begins_after_the_signal_behind_a_handler_that_blocks(url:
     is named meanwhile, for the platform may not wait so long.
     """
     async with connect(url) as connector:
-        await Jobs(connector).enqueue_many("jobs", [{"block_first_ms": 1_000}] * 12)
+        await Jobs(connector).enqueue_many("jobs", [{"block_first_ms": 2_500}] * 12)
     with fleet(url, prefetch=6, blocked_ms=200) as workers:
         worker = workers.start("--queue", "jobs", concurrency=3)
         await wait_until(workers.started, "the first one blocks")

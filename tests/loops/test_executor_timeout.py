@@ -53,7 +53,7 @@ async def test_a_timeout_may_be_final(no_retry: Any) -> None:
 
 async def test_each_of_many_jobs_has_its_own_time() -> None:
     """Jobs that start one after the other run out of time one after the other, on one timer."""
-    ends: list[tuple[int, float]] = []
+    ends: dict[bytes, list[float]] = {b"quick": [], b"slow": []}
     loop = asyncio.get_running_loop()
 
     async def handler(payload: bytes) -> None:
@@ -61,7 +61,7 @@ async def test_each_of_many_jobs_has_its_own_time() -> None:
         try:
             await (turns(1) if payload == b"quick" else never_ends())
         finally:
-            ends.append((len(ends), loop.time() - begun))
+            ends[payload].append(loop.time() - begun)
 
     async with executor(handler, timeout_ms=40) as made:
         running = []
@@ -71,7 +71,8 @@ async def test_each_of_many_jobs_has_its_own_time() -> None:
         outcomes = await asyncio.gather(*running)
 
     assert [type(one) for one in outcomes] == [Complete, RetryLater] * 4
-    assert all(0.039 <= took < 10 for _, took in ends if took > 0.02)
+    assert [len(each) for each in ends.values()] == [4, 4]
+    assert all(0.039 <= took < 10 for took in ends[b"slow"])
 
 
 async def test_a_handler_that_finishes_in_spite_of_its_timeout_has_finished() -> None:
@@ -105,7 +106,7 @@ async def test_a_handler_s_own_timeouts_are_its_own() -> None:
             await never_ends()
 
     assert await outcome_of(raises, timeout_ms=5_000) == RetryLater(1_000, "TimeoutError")
-    assert await outcome_of(catches, timeout_ms=50) == RetryLater(1_000, "timeout after 50 ms")
+    assert await outcome_of(catches, timeout_ms=500) == RetryLater(1_000, "timeout after 500 ms")
 
 
 async def test_a_plain_function_is_told_that_its_time_is_up() -> None:

@@ -85,7 +85,7 @@ async def test_nothing_in_hand_needs_no_connection(url: str, raw: Redis) -> None
 @pytest.mark.blocks(reason="a handler that blocks the event loop is what this is about")
 async def test_leases_are_kept_while_the_event_loop_is_blocked(url: str, raw: Redis) -> None:
     """A handler that blocks it for two leases loses nothing."""
-    leases, lease_ms = Leases(clock=SystemClock()), 1_500
+    leases, lease_ms = Leases(clock=SystemClock()), 2_000
     async with keeping(leases, url):
         hold(leases, await in_hand(raw, range(3), lease_ms=lease_ms), lease_ms=lease_ms)
         works_plainly_for(2 * lease_ms)

@@ -207,7 +207,7 @@ async def test_what_is_not_ours_any_more(url: str, raw: Redis) -> None:
 
     await raw.hset("emq:{a}:job:JOB00000000001", mapping={"state": "pending", "payload": "x", "cancel": "why"})
     await raw.zadd("emq:{a}:pending", {"JOB00000000001": 0})
-    async with connect(url) as connector, running(worker, url, lease_ms=1_000):
+    async with connect(url) as connector, running(worker, url, lease_ms=2_000):
         jobs = Jobs(connector)
         lost, stale = (await jobs.enqueue("a", b"lost")).id, (await jobs.enqueue("a", b"stale")).id
         await wait_until(lambda: sum(isinstance(one, Started) for one in seen) == 2, "both run")

@@ -69,14 +69,21 @@ async def why(port: int) -> str | None:
     return reason
 
 
+async def green(port: int) -> Page | None:
+    """/readyz where it is green; None where it is not, as it may be for a moment where a process stands still."""
+    found = await page(port, "/readyz")
+    return found if found is not None and found.status == 200 else None
+
+
 async def test_what_stands_on_the_pages(url: str) -> None:
     """Green with every queue; the wire version; no page besides, and nothing that could be changed."""
     async with answering(a_worker(), url) as port:
-        ready, live, metrics = [await page(port, path) for path in ("/readyz", "/livez", "/metrics")]
+        ready = await wait_until(lambda: green(port), "it is ready")
+        live, metrics = [await page(port, path) for path in ("/livez", "/metrics")]
         assert ready is not None
         assert live is not None
         assert metrics is not None
-        assert (ready.status, ready.json["ready"], ready.json["why"]) == (200, True, None)
+        assert (ready.json["ready"], ready.json["why"]) == (True, None)
         assert [queue["queue"] for queue in ready.json["queues"]] == ["q"]
         assert ready.json["wire_version"] == live.json["wire_version"] == "echomq:3.0.0"
         assert (live.status, live.json["alive"]) == (200, True)
@@ -129,7 +136,8 @@ async def test_metrics_equal_a_hand_count(url: str, raw: Redis) -> None:
         assert one(found, "echomq_queue_completed_total", queue="q") == 9
         assert one(found, "echomq_queue_died_total", queue="q") == 7
         assert one(found, "echomq_connections", purpose="commands") == 1
-        assert one(found, "echomq_ready") == one(found, "echomq_server_up") == 1
+        assert one(found, "echomq_server_up") == 1
+        await wait_until(lambda: scraped(port, "echomq_ready", 1), "it is ready")
         assert one(found, "echomq_beats_total", queue="q", loop="consumer") > 0
         assert one(found, "echomq_event_loop_lag_seconds_count") > 0
 
@@ -271,7 +279,7 @@ async def test_it_is_red_within_three_beats_of_an_outage_and_green_again_by_itse
         counts = await scrape(port)
         assert one(counts, "echomq_ready") == 0
         await _do(mends)
-        await wait_until(lambda: _is_green(port), "it is green again")
+        await wait_until(lambda: green(port), "it is green again")
         await wait_until(lambda: scraped(port, "echomq_server_up", 1), "the queues are read again")
 
 
@@ -281,10 +289,6 @@ async def _do(what: Callable[[], object]) -> None:
         what()
     else:
         await asyncio.to_thread(what)
-
-
-async def _is_green(port: int) -> bool:
-    return await why(port) is None
 
 
 async def test_an_outage_is_counted(server: ValkeyServer, url: str) -> None:
@@ -322,7 +326,7 @@ async def test_a_verdict_that_was_sent_again_is_counted(server: ValkeyServer, ur
 async def test_a_drain_is_red_at_once_and_answers_to_the_end(url: str) -> None:
     """While a job still runs the port says why; afterwards nobody listens."""
     worker = a_worker()
-    async with connect(url) as connector, answering(worker, url, grace_ms=1_000) as port:
+    async with connect(url) as connector, answering(worker, url, grace_ms=30_000) as port:
         await Jobs(connector).enqueue("q", b"waits")
         await wait_until(lambda: scraped(port, "echomq_jobs_running", 1, queue="q"), "it runs")
         worker.stop()
@@ -348,7 +352,7 @@ async def test_it_answers_before_the_worker_has_begun(url: str) -> None:
         assert live is not None
         assert live.status == 200
         go_on.set()
-        await wait_until(lambda: _is_green(port), "it has started")
+        await wait_until(lambda: green(port), "it has started")
 
 
 async def _says(port: int, reason: str) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from echomq_worker.connector import connect
 from echomq_worker.errors import ConfigError
 from echomq_worker.jobs import Jobs
-from tests.loops.test_probes import a_worker, answering, scraped, why
+from tests.loops.test_probes import a_worker, answering, green, scraped
 from tests.support.http import page, scrape
 from tests.support.running import running
 from tests.support.valkey import ValkeyServer
@@ -59,7 +59,7 @@ async def test_probes_need_no_prometheus(
     monkeypatch.delitem(modules, "echomq_worker.probes.exposition", raising=False)
     with caplog.at_level(logging.WARNING, "echomq_worker.probes.http"):
         async with answering(a_worker(), url) as port:
-            assert await why(port) is None
+            await wait_until(lambda: green(port), "it is ready")
             found = await page(port, "/metrics")
             assert found is not None
             assert (found.status, "echomq-worker[web,metrics]" in found.text) == (501, True)

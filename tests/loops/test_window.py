@@ -23,7 +23,7 @@ from tests.support.stations import BEAT_MS, Stand, expired, parked, pending, sta
 from tests.support.valkey import ValkeyServer
 from tests.support.waiting import passes, wait_until
 
-WINDOW_MS = 1_000
+WINDOW_MS = 2_000
 
 
 class Calls:
