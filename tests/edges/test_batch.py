@@ -124,9 +124,9 @@ async def test_a_long_call_keeps_its_leases(url: str, raw: Redis) -> None:
     @other.batch_handler("a", min_size=5, timeout_ms=1_000)
     async def work(jobs: list[Job]) -> None:
         calls.append(len(jobs))
-        await works_for(2_500)
+        await works_for(3_500)
 
-    changes: dict[str, Any] = {"lease_ms": 1_000, "beat_ms": 50}
+    changes: dict[str, Any] = {"lease_ms": 1_500, "beat_ms": 50}
     async with connect(url) as connector, running(worker, url, **changes), running(other, url, **changes):
         await Jobs(connector).enqueue_many("a", [b"x"] * 5)
         await wait_until(lambda: _completed(raw, 5), "all are completed")

@@ -50,10 +50,10 @@ def test_with_a_token_it_is_read_only_for_who_has_it(url: str) -> None:
     with WorkerProcess("web", "--http", HERE, "--read-only", env={"ECHOMQ_URL": url, "ECHOMQ_WEB_TOKEN": TOKEN}) as web:
         where = address(web)
         assert web.lines("for who has the token, read only")
-        with httpx.Client(base_url=where, headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+        with httpx.Client(base_url=where, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60) as client:
             assert client.get("/").status_code == 200
             assert client.post(f"/q/{QUEUE}/pause").status_code == 403
-        assert httpx.get(f"{where}live/queues", headers={"Accept": "text/event-stream"}).status_code == 401
+        assert httpx.get(f"{where}live/queues", headers={"Accept": "text/event-stream"}, timeout=60).status_code == 401
         web.send(signal.SIGINT)
         assert web.ended_sync() == 0
         assert TOKEN not in web.log_text()
@@ -73,9 +73,9 @@ def test_with_a_secret_it_serves_others_too(url: str) -> None:
     """Whatever name they call it by; the flag is warned about."""
     with WorkerProcess("web", "--http", "0.0.0.0:0", "--user", "ada:lovelace!", env={"ECHOMQ_URL": url}) as web:
         where = address(web).replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - nobody is let in without
-        assert httpx.get(where, headers={"Host": "jobs.example.com"}).status_code == 401
-        assert httpx.get(where, auth=("ada", "wrong-one")).status_code == 401
-        assert httpx.get(where, auth=("ada", "lovelace!")).status_code == 200
+        assert httpx.get(where, headers={"Host": "jobs.example.com"}, timeout=60).status_code == 401
+        assert httpx.get(where, auth=("ada", "wrong-one"), timeout=60).status_code == 401
+        assert httpx.get(where, auth=("ada", "lovelace!"), timeout=60).status_code == 200
         assert web.lines("warning: --token and --user are seen")
         web.send(signal.SIGTERM)
         assert web.ended_sync() == 0

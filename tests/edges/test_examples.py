@@ -115,7 +115,7 @@ def test_django(url: str) -> None:
     command = [sys.executable, "-c", DJANGO, json.dumps(MAIL)]
     env = {**os.environ, "ECHOMQ_URL": url}
 
-    said = subprocess.run(command, cwd=PROJECT, env=env, capture_output=True, text=True, timeout=50, check=False)
+    said = subprocess.run(command, cwd=PROJECT, env=env, capture_output=True, text=True, timeout=150, check=False)
 
     assert json.loads(said.stdout) == [202, {"waiting": 1}, 405], said.stderr
     with sync.connect(url) as connector:

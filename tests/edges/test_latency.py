@@ -147,7 +147,7 @@ async def test_a_wait_may_end_in_time_though_the_server_is_late(url: str) -> Non
             assert await parking.blpop([key], 130) is None
             waits.append((time.perf_counter() - started) * 1000 - 130)
         await connector.call("LPUSH", key, "1")
-        assert await parking.blpop([key], 130) == key.encode()
+        assert await parking.blpop([key], 20_000) == key.encode()
         assert not await connector.call("EXISTS", key)
 
     assert min(waits) > -2

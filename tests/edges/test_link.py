@@ -27,7 +27,7 @@ async def test_what_is_sent_on_a_connection_that_has_ended_is_lost_at_once() -> 
         loop = asyncio.get_running_loop()
         _, link = await loop.create_connection(lambda: Link("peer", 60.0), *server.getsockname())
     await link.aclose(at_once=True)
-    end = await asyncio.wait_for(link.submit(pack(("PING",)), 1), 5)
+    end = await asyncio.wait_for(link.submit(pack(("PING",)), 1), 20)
     assert isinstance(end, ConnectionLost)
     assert str(end) == "peer: the connection was closed"
 

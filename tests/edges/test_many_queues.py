@@ -54,6 +54,10 @@ async def _connections(raw: Redis) -> Counter[str]:
     return Counter({name: count for name, count in names.items() if name.startswith("echomq-worker")})
 
 
+async def _are(raw: Redis, expected: dict[str, int]) -> bool:
+    return await _connections(raw) == expected
+
+
 async def _standing(raw: Redis) -> bool:
     return bool((await raw.info("clients"))["blocked_clients"] == 1)
 
@@ -69,7 +73,7 @@ async def test_connections_threads_and_tasks_are_the_formulas(url: str, raw: Red
         await wait_until(lambda: _standing(raw), "it is parked")
         await wait_until(lambda: _tasks() == expected, "its tasks are the formula's")
         assert threading.active_count() == before + 1
-        assert await _connections(raw) == CONNECTIONS
+        await wait_until(lambda: _are(raw, CONNECTIONS), "its connections are the formula's")
         jobs = Jobs(connector)
         for number in range(queues):
             await jobs.enqueue_many(f"q{number}", [b"x"] * 4)
@@ -82,7 +86,7 @@ async def test_connections_threads_and_tasks_are_the_formulas(url: str, raw: Red
         await wait_until(lambda: _standing(raw), "it is parked again")
         await wait_until(lambda: _tasks() == expected, "its tasks are those of before")
         assert threading.active_count() == before + 1
-        assert await _connections(raw) == CONNECTIONS
+        await wait_until(lambda: _are(raw, CONNECTIONS), "its connections are the formula's")
         runners = sum(
             task.get_name().startswith("slot:") and task.get_name().count("/") == 2 for task in asyncio.all_tasks()
         )

@@ -49,7 +49,7 @@ async def test_update_progress(jobs: Jobs, queue: Queue, raw: Redis, value: obje
         async def message() -> Any:
             return await heard.get_message(ignore_subscribe_messages=True)
 
-        assert await heard.get_message(timeout=5) is not None
+        assert await heard.get_message(timeout=60) is not None
         assert await jobs.update_progress(QUEUE, ID, value)
         told = await wait_until(message, "the progress is published")
 

@@ -103,7 +103,7 @@ async def test_no_token_is_lost_when_a_wait_is_cancelled(url: str, seed: int) ->
             # A list of tokens is cut at 64 where one is given back: on a slow machine it would come to that.
             while pushed - taken > 30 and await parking.blpop([WAKE], 500) is not None:
                 taken += 1
-        while await parking.blpop([WAKE], 500) is not None:
+        while taken < pushed and await parking.blpop([WAKE], 20_000) is not None:
             taken += 1
         assert taken == pushed
         assert await connector.call("EXISTS", WAKE) == 0
@@ -164,8 +164,12 @@ async def test_closing_gives_back_a_token_that_nobody_took(
         assert 0 < await raw.pttl(READY) <= 60_000, "it expires, as the scripts have it"
 
 
-async def test_closing_ends_a_standing_wait_without_losing_a_token(url: str, raw: redis.asyncio.Redis) -> None:
+async def test_closing_ends_a_standing_wait_without_losing_a_token(
+    url: str, raw: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A BLPOP that stands is ended on the server before the connection goes: a token pushed right then is kept."""
+    # A server may stand still for longer than the second that it has.
+    monkeypatch.setattr("echomq_worker.parking._GIVING_BACK_S", 60)
     async with connect(url) as connector:
         for _ in range(50):
             parking = connector.parking()
@@ -260,14 +264,14 @@ async def test_a_silent_server_ends_the_wait_after_timeout_and_margin(
         await wait_until(lambda: proxy.open == 1, "the stalled connection is gone")
         await _parked(raw, 0)
         await _pushed(connector)
-        assert await parking.blpop([WAKE], 1000) == WAKE.encode()
+        assert await parking.blpop([WAKE], 20_000) == WAKE.encode()
 
 
 async def test_a_long_wait_is_not_taken_for_a_silent_server(server: ValkeyServer, url: str) -> None:
     """The read timeout of a parked wait is its own timeout and the margin, not the command timeout."""
-    async with Proxy(server.port) as proxy, connect(proxy.url, command_timeout_ms=500) as connector:
+    async with Proxy(server.port) as proxy, connect(proxy.url, command_timeout_ms=800) as connector:
         parking = connector.parking(margin_ms=1_500)
-        for timeout_ms in (900, 1, 700):
+        for timeout_ms in (1_200, 1, 1_000):
             assert await parking.blpop([WAKE], timeout_ms) is None
         assert proxy.opened == 2, "the connector's and the parking's: none was made again"
 

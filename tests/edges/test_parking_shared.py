@@ -59,7 +59,7 @@ async def test_other_keys_join_the_wait_that_stands(url: str, raw: redis.asyncio
         assert await others[0] == READY.encode()
         await _pushed(connector, "emq:{p}:ready")
         assert await others[1] == b"emq:{p}:ready"
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20
         assert not first.done()
         await _pushed(connector)
         assert await first == WAKE.encode()
@@ -198,10 +198,12 @@ async def test_one_that_is_never_short_of_tokens_does_not_starve_the_others(url:
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_no_token_is_lost_among_many_waits(url: str, seed: int) -> None:
+async def test_no_token_is_lost_among_many_waits(url: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two processes, eight queues, waits that end, are cancelled or begin at any moment: each token is taken once or is
     still in its list when both have left.
     """
+    # A server may stand still for longer than the second that it has.
+    monkeypatch.setattr("echomq_worker.parking._GIVING_BACK_S", 60)
     draw = random.Random(seed)
     keys = [f"emq:{{{name}}}:wake" for name in "abcdefgh"]
     pushed = taken = 0

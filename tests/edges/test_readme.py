@@ -50,7 +50,7 @@ def shell(command: str, folder: Path, url: str) -> subprocess.CompletedProcess[s
     path = f"{program.parent}:{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "ECHOMQ_URL": url, "PYTHONPATH": str(PROJECT)}
     return subprocess.run(
-        ["/bin/sh", "-c", command], cwd=folder, env=env, capture_output=True, text=True, timeout=50, check=False
+        ["/bin/sh", "-c", command], cwd=folder, env=env, capture_output=True, text=True, timeout=150, check=False
     )
 
 

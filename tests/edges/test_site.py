@@ -86,7 +86,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
 
-    ended = subprocess.run(command, cwd=PROJECT, env=env, capture_output=True, text=True, timeout=55, check=False)
+    ended = subprocess.run(command, cwd=PROJECT, env=env, capture_output=True, text=True, timeout=150, check=False)
 
     # Not --quiet: what is not logged does not count for --strict.
     said = (ended.stdout + ended.stderr).splitlines()
@@ -141,7 +141,7 @@ def follow(line: str, folder: Path, url: str, cli: Cli) -> str:
             env=env,
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=150,
             check=False,
         )
         code, said, errors = ended.returncode, ended.stdout, ended.stderr

@@ -33,7 +33,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "testing.md"
 def run_pytest(folder: Path) -> subprocess.CompletedProcess[str]:
     """A test run as a user starts one, in an empty project: no options, no plugins of ours but those it asks for."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=50, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=150, check=False)
 
 
 def test_every_file_of_the_page_passes(tmp_path: Path) -> None:
@@ -149,10 +149,10 @@ async def test_not_idle_says_what_is_left(url: str) -> None:
     async with connect(url) as connector:
         receipts = await Jobs(connector).enqueue_many("a", [b"", b"", b""])
         with pytest.raises(NotIdle) as told:
-            await run_until_idle(worker, url=url, timeout_ms=500)
+            await run_until_idle(worker, url=url, timeout_ms=2_000)
 
     said = str(told.value)
-    assert said.startswith("the worker was not idle after 500 ms: a: 2 pending, 1 active, in hand: ")
+    assert said.startswith("the worker was not idle after 2000 ms: a: 2 pending, 1 active, in hand: ")
     assert receipts[0].id in said
     assert "quiet" not in said
 
@@ -180,7 +180,7 @@ async def test_the_url_of_the_test_wins(url: str, monkeypatch: pytest.MonkeyPatc
     async def handle() -> None: ...
 
     monkeypatch.setenv("ECHOMQ_URL", url)
-    await run_until_idle(worker)
+    await run_until_idle(worker, timeout_ms=60_000)
     with pytest.raises(Unreachable):
         await run_until_idle(worker, url=f"redis://127.0.0.1:{free_port()}")
 
@@ -299,9 +299,9 @@ async def test_a_lifespan_is_overridden_for_the_length_of_a_block(url: str) -> N
             await Jobs(connector).enqueue("a", b"")
             if override:
                 with worker.override_lifespan("fake"):
-                    await run_until_idle(worker, url=url)
+                    await run_until_idle(worker, url=url, timeout_ms=60_000)
             else:
-                await run_until_idle(worker, url=url)
+                await run_until_idle(worker, url=url, timeout_ms=60_000)
 
     assert seen == ["fake", "real"]
 

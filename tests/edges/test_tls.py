@@ -107,7 +107,7 @@ async def test_own_authority_client_certificate_and_login(servers: Servers, pape
     async with connect(url + "&ssl_min_version=TLSv1.3") as connector:
         assert await connector.call("ACL", "WHOAMI") == b"us@er"
         assert await connector.call("LPUSH", "emq:{q}:wake", "1") == 1
-        assert await connector.parking().blpop(["emq:{q}:wake"], 100) == b"emq:{q}:wake"
+        assert await connector.parking().blpop(["emq:{q}:wake"], 20_000) == b"emq:{q}:wake"
         heard = connector.subscription("cancel")
         await heard.open(["emq:{q}:cancel"])
         await connector.call("PUBLISH", "emq:{q}:cancel", "x")

@@ -23,7 +23,7 @@ from echomq_worker.probes.instruments import INSTRUMENTS, OTHER_LANES
 from echomq_worker.script import scripts
 from echomq_worker.verdict import Delay, Reject
 from echomq_worker.worker import Worker
-from tests.support.http import Page, one, page, scrape
+from tests.support.http import Page, green, one, page, scrape, scraped
 from tests.support.proxy import Proxy
 from tests.support.running import running
 from tests.support.valkey import ValkeyServer, free_port
@@ -67,12 +67,6 @@ async def why(port: int) -> str | None:
     assert found.status == (200 if found.json["why"] is None else 503)
     reason: str | None = found.json["why"]
     return reason
-
-
-async def green(port: int) -> Page | None:
-    """/readyz where it is green; None where it is not, as it may be for a moment where a process stands still."""
-    found = await page(port, "/readyz")
-    return found if found is not None and found.status == 200 else None
 
 
 async def test_what_stands_on_the_pages(url: str) -> None:
@@ -140,11 +134,6 @@ async def test_metrics_equal_a_hand_count(url: str, raw: Redis) -> None:
         await wait_until(lambda: scraped(port, "echomq_ready", 1), "it is ready")
         assert one(found, "echomq_beats_total", queue="q", loop="consumer") > 0
         assert one(found, "echomq_event_loop_lag_seconds_count") > 0
-
-
-async def scraped(port: int, name: str, value: float, **labels: str) -> bool:
-    """Whether a number has this value now."""
-    return (await scrape(port)).get((name, frozenset(labels.items()))) == value
 
 
 async def test_what_is_ready_counts_lanes_and_leaves_out_the_schedule(url: str) -> None:

@@ -12,8 +12,8 @@ import pytest
 from echomq_worker.connector import connect
 from echomq_worker.errors import ConfigError
 from echomq_worker.jobs import Jobs
-from tests.loops.test_probes import a_worker, answering, green, scraped
-from tests.support.http import page, scrape
+from tests.loops.test_probes import a_worker, answering
+from tests.support.http import green, page, scrape, scraped
 from tests.support.running import running
 from tests.support.valkey import ValkeyServer
 from tests.support.waiting import wait_until

@@ -66,11 +66,11 @@ async def test_what_runs_is_asked(plain: Plain, queue: Queue) -> None:
     why = 'said "no" {zoë}\\'
     async with queue.raw.pubsub() as heard:
         await heard.subscribe(queue.keys.cancel)
-        await heard.get_message(timeout=5)
+        await heard.get_message(timeout=60)
 
         assert await cancel(plain, reason=why) == "asked"
 
-        message = await heard.get_message(timeout=5)
+        message = await heard.get_message(timeout=60)
 
     assert json.loads(message["data"]) == {"id": job(1), "reason": why}
     assert await queue.state() == state | {ROW: row("active", 3, held="3:ab", cancel=why)}

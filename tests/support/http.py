@@ -57,6 +57,12 @@ def samples(text: str) -> Samples:
     return found
 
 
+async def green(port: int) -> Page | None:
+    """/readyz where it is green; None where it is not, as it may be for a moment where a process stands still."""
+    found = await page(port, "/readyz")
+    return found if found is not None and found.status == 200 else None
+
+
 async def scrape(port: int) -> Samples:
     """The numbers of /metrics, none where nobody answers."""
     found = await page(port, "/metrics")
@@ -66,3 +72,8 @@ async def scrape(port: int) -> Samples:
 def one(found: Samples, name: str, **labels: str) -> float:
     """One number; of a histogram its `_count` or `_sum` by name. KeyError where it is not there."""
     return found[name, frozenset(labels.items())]
+
+
+async def scraped(port: int, name: str, value: float, **labels: str) -> bool:
+    """Whether a number has this value now."""
+    return (await scrape(port)).get((name, frozenset(labels.items()))) == value
