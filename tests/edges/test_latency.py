@@ -190,7 +190,7 @@ async def test_a_verdict_does_not_wait_for_a_parked_connection(url: str, raw: Re
 
 @CONSUMERS
 async def test_a_parked_worker_stops_at_once(url: str, raw: Redis, consumers: int) -> None:
-    """A stop does not wait for the end of a parked BLPOP, here one of 10 s.
+    """A stop does not wait for the end of a parked BLPOP, here one of a minute.
 
     Report 58 (taskforcesh/bullmq#1975).
     """
@@ -199,7 +199,7 @@ async def test_a_parked_worker_stops_at_once(url: str, raw: Redis, consumers: in
     @worker.handler("a", consumers=consumers)
     async def handle() -> None: ...
 
-    async with running(worker, url, beat_ms=10_000, lease_ms=30_000):
+    async with running(worker, url, beat_ms=60_000, lease_ms=120_000):
         await wait_until(lambda: _parked(raw), "the worker is parked")
         started = time.monotonic()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20

@@ -136,8 +136,8 @@ class Twins:
             return f"!{error}"
 
     def replicated(self) -> None:
-        """Return when a replica has what was written on the twin's side. AssertionError after 10 s."""
-        assert self._native.wait(1, 10_000) == 1, "no replica has it all"
+        """Return when a replica has what was written on the twin's side. AssertionError after 60 s."""
+        assert self._native.wait(1, 60_000) == 1, "no replica has it all"
 
     def now(self) -> Outcome:
         """What stands on the twin's side; its reply is None."""

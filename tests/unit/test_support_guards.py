@@ -113,7 +113,6 @@ async def test_a_marked_test_may_block() -> None:
 
 def test_a_thread_that_is_left_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that still runs fails the guard by name; a daemon thread and one that ended do not."""
-    monkeypatch.setattr(guards, "_CLOSING_S", 0.02)
     over = threading.Event()
     left = threading.Thread(target=over.wait, name="lingerer")
     daemon = threading.Thread(target=over.wait, daemon=True)
@@ -122,8 +121,10 @@ def test_a_thread_that_is_left_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         with guards.no_threads_left():
             left.start()
 
-    with pytest.raises(AssertionError, match="threads left running: lingerer"):
-        leave()
+    with monkeypatch.context() as patch:
+        patch.setattr(guards, "_CLOSING_S", 0.02)
+        with pytest.raises(AssertionError, match="threads left running: lingerer"):
+            leave()
     with guards.no_threads_left():
         daemon.start()
         threading.Timer(0, lambda: None).start()
@@ -151,15 +152,16 @@ async def test_a_connection_that_is_left_is_named(
     url: str, server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An open connection fails the guard with its name and last command; a closed one does not."""
-    monkeypatch.setattr(guards, "_CLOSING_S", 0.02)
     client = raw_client(url)
 
     async def leave() -> None:
         with guards.no_connections_left(server.admin):
             await client.ping()
 
-    with pytest.raises(AssertionError, match=r"connections left open: tests-raw 127\.0\.0\.1:\d+ last=ping"):
-        await leave()
+    with monkeypatch.context() as patch:
+        patch.setattr(guards, "_CLOSING_S", 0.02)
+        with pytest.raises(AssertionError, match=r"connections left open: tests-raw 127\.0\.0\.1:\d+ last=ping"):
+            await leave()
     await client.aclose()
     with guards.no_connections_left(server.admin):
         async with raw_client(url) as closed:
