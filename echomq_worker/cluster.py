@@ -22,7 +22,7 @@ from echomq_worker.connection import Answer, Hearer, Link
 from echomq_worker.endpoint import Endpoint
 from echomq_worker.errors import ConnectionLost, EchoMQError, Unavailable, WireError
 from echomq_worker.keyspace import slot
-from echomq_worker.parking import Berth
+from echomq_worker.seats import Berth
 from echomq_worker.single import Connector
 from echomq_worker.twins import SCRIPTS, Spoken, least
 

@@ -48,6 +48,7 @@ class Metronome:
         "_recovery",
         "_rhythm",
         "_stopping",
+        "_told",
         "beaten_ms",
     )
 
@@ -75,7 +76,7 @@ class Metronome:
         self._end = Nap()
         self._owed = False
         self._next_beat_ms = clock.monotonic_ms()
-        self._held = self._stopping = False
+        self._held = self._stopping = self._told = False
         self.beaten_ms: float | None = None
 
     def rest(self) -> Pooled:
@@ -84,7 +85,7 @@ class Metronome:
 
     def sit(self, told: Callable[[], object] | None = None) -> Idle | None:
         """The seat of one idle consumer, who stands up at the end; None when it need not wait."""
-        if self._owed:
+        if self._owed and not self._held:
             # A token came when no consumer was idle any more: the next one to go idle gets it.
             self._owed = False
             return None
@@ -141,6 +142,8 @@ class Metronome:
                 self._degraded.good()
             except FAULTS as error:
                 await self._end.sleep(self._clock, self._degraded.fail(error, self._end.wake))
+        if self._owed:
+            self._parking.hand_back(self._keys)
 
     async def _listen(self) -> None:
         """Wait for one token, or for the next beat; without an idle consumer tokens are left to other processes."""
@@ -152,11 +155,18 @@ class Metronome:
             return
 
         # A stop ends the BLPOP; a consumer that goes idle, which wakes the other nap, need not.
-        wait = partial(self._parking.blpop, self._keys, max(1.0, left_ms), told=self._hand_on)
-        await self._end.until(wait, lambda: self._parking.leave(self._keys))
+        await self._end.until(partial(self._token, left_ms), lambda: self._parking.leave(self._keys))
+
+    async def _token(self, left_ms: float) -> None:
+        self._told = False
+        token = await self._parking.blpop(self._keys, max(1.0, left_ms), told=self._hand_on)
+        if token is not None and not self._told:
+            # It came while this loop was elsewhere, and was kept for it.
+            self._owed = self._held or not self.poke()
 
     def _hand_on(self) -> None:
         """A token is there. Held, nobody here has a use for it: others may have it."""
+        self._told = True
         if self._held:
             self._parking.leave(self._keys)
         else:

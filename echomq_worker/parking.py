@@ -10,12 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
 
 from echomq_worker.connection import Answer, Link
 from echomq_worker.errors import EchoMQError, InvalidArgument, Unavailable, WireError
 from echomq_worker.packing import pack
-from echomq_worker.seats import Home, Seat, Token, give_back, post_back
+from echomq_worker.seats import Berth, Home, Seat, Token, give_back, post_back
 
 _GIVING_BACK_S = 1.0
 # How much longer than its waits a BLPOP stands: twice the lateness of a server with the default hz.
@@ -36,13 +35,6 @@ _BLIND_S = 0.05
 _AGAIN_S = 0.001
 _AGAIN_MOST_S = 0.05
 _SENT_ON = "MOVED"
-
-
-class Berth(NamedTuple):
-    """A connection to park on, and the connector to the same server."""
-
-    link: Link
-    home: Home
 
 
 Dial = Callable[[str | bytes, Unavailable | None], Awaitable[Berth]]
@@ -102,7 +94,7 @@ class Parking:
         told: Callable[[], object] | None = None,
     ) -> bytes | None:
         """The key that had a token, or None after `timeout_ms` (more than 0). One wait at a time on the same keys.
-        `told` is called as soon as a token is there, a turn of the event loop before this returns.
+        `told` is called as soon as a token comes, a turn of the event loop before this returns.
 
         A server ends a BLPOP up to a tenth of a second late (its hz), so a wait ends by our own clock, and the BLPOP
         stands `stands_ms` longer at least.
@@ -121,7 +113,8 @@ class Parking:
         if seat.waiter is not None:
             raise EchoMQError("parking: a wait on these keys is in progress, expected one at a time")
         seat.told = told
-        token = seat.take_owed() or await self._wait(seat, timeout_ms / 1000, stands_ms / 1000)
+        seat.had = None
+        seat.had = token = seat.take_owed() or await self._wait(seat, timeout_ms / 1000, stands_ms / 1000)
         return None if token is None else token.key
 
     def leave(self, keys: Sequence[str | bytes]) -> None:
@@ -132,6 +125,13 @@ class Parking:
         if seat is not None and seat.waiter is not None:
             seat.leaving = True
             seat.tell(None)
+
+    def hand_back(self, keys: Sequence[str | bytes]) -> None:
+        """The token that the last wait on these keys returned was of no use here: others may have it."""
+        seat = self._seats.get(tuple(keys))
+        if seat is not None and seat.had is not None:
+            self._give_back_soon(seat.had)
+            seat.had = None
 
     def _seat(self, keys: tuple[str | bytes, ...]) -> Seat:
         seat = self._seats.get(keys)

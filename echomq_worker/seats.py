@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from echomq_worker.connection import Answer
+from echomq_worker.connection import Answer, Link
 
 # A waiter that has left to make a pass of its loop comes back: its keys stay in a BLPOP that is made in between.
 _AWAY_S = 0.05
@@ -32,6 +32,13 @@ class Home(Protocol):
         """Send commands and wait for nothing; None without a connection."""
 
 
+class Berth(NamedTuple):
+    """A connection to park on, and the connector to the same server."""
+
+    link: Link
+    home: Home
+
+
 class Token(NamedTuple):
     """What the server has handed out, and where it goes back to."""
 
@@ -42,7 +49,9 @@ class Token(NamedTuple):
 class Seat:
     """A set of keys, and whoever waits for a token on them. `listed`: they belong in the next BLPOP."""
 
-    __slots__ = ("going_back", "keys", "leaving", "left_s", "listed", "owed", "stands_s", "told", "until_s", "waiter")
+    __slots__ = (
+        *("going_back", "had", "keys", "leaving", "left_s", "listed", "owed", "stands_s", "told", "until_s", "waiter"),
+    )
 
     def __init__(self, keys: tuple[str | bytes, ...]) -> None:
         self.keys = keys
@@ -55,6 +64,8 @@ class Seat:
         self.leaving = False
         self.listed = False
         self.owed: Token | None = None
+        # The token that the last wait returned.
+        self.had: Token | None = None
         self.going_back: asyncio.TimerHandle | None = None
 
     @property

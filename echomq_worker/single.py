@@ -22,7 +22,8 @@ from echomq_worker.endpoint import Endpoint
 from echomq_worker.errors import ConfigError, ConnectionLost, EchoMQError, Unavailable, Unreachable, WireError
 from echomq_worker.handshake import establish
 from echomq_worker.packing import pack, pack_publish
-from echomq_worker.parking import MARGIN_MS, Berth, Parking
+from echomq_worker.parking import MARGIN_MS, Parking
+from echomq_worker.seats import Berth
 from echomq_worker.subscription import Subscription
 from echomq_worker.twins import SCRIPTS, Spoken, Twins, known_wire
 

@@ -13,7 +13,8 @@ import redis.asyncio
 
 from echomq_worker.connector import Connector, connect
 from echomq_worker.errors import ConnectionLost, Unavailable
-from echomq_worker.parking import Berth, Parking
+from echomq_worker.parking import Parking
+from echomq_worker.seats import Berth
 from tests.support.proxy import Proxy
 from tests.support.valkey import ValkeyServer
 from tests.support.waiting import passes, wait_until

@@ -19,6 +19,7 @@ from echomq_worker.keyspace import Keys
 from echomq_worker.metronome import Metronome
 from echomq_worker.options import Limits
 from echomq_worker.recovery import Recovery, Swept
+from echomq_worker.seats import Token
 from tests.support.clock import ManualClock
 from tests.support.plain import QUEUE
 from tests.support.stations import (
@@ -175,6 +176,41 @@ async def test_a_token_that_comes_when_the_last_idle_one_has_just_gone_is_not_lo
         await wait_until(lambda: made.poked == ["a", "b"], "the next one looks")
         await parked(raw)
         assert made.poked == ["a", "b"], "once"
+
+
+async def test_a_token_that_the_parking_has_kept_is_handed_on(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It came while nobody of the pool waited, and a consumer goes idle before it is given back: that one looks, once,
+    and not at the next beat.
+    """
+    monkeypatch.setattr("echomq_worker.parking._OWED_S", 600)
+    async with pool(url, beat_ms=600_000) as made:
+        parking = made.made._parking
+        parking._seat(made.made._keys)
+        parking._hand(Token(b"emq:{q}:ready", b"1"))
+        made.park("a", "b")
+        await wait_until(lambda: made.poked == ["a"], "the first one looks")
+        await wait_until(lambda: parking._answer is not None, "the pool waits for the next token")
+        assert made.poked == ["a"]
+
+
+async def test_a_token_that_is_owed_goes_back_at_a_stop(url: str, raw: Redis) -> None:
+    """Nobody was idle when it came, and now nobody claims any more: another process has it, and need not wait for its
+    beat. Who goes idle meanwhile takes none with it.
+    """
+    async with pool(url) as made:
+        made.park("a")
+        await parked(raw)
+        made.made.poke()
+        await wait_until(lambda: made.poked == ["a"], "nobody is idle")
+        await push(raw)
+        await wait_until(lambda: made.made._owed, "the token is taken all the same")
+        made.made.hold()
+        made.park("b")
+        await asyncio.sleep(0)
+        made.made.stop()
+        await wait_until(lambda: raw.llen("emq:{q}:ready"), "it is there again")
+        assert await raw.llen("emq:{q}:ready") == 1
+        assert made.poked == ["a"]
 
 
 @pytest.mark.parametrize("consumers", [2, 5])
