@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
 
@@ -27,11 +28,16 @@ async def test_four_workers_never_exceed_a_lanes_ceiling(url: str, raw: Redis) -
     Report 125 (riverqueue/river#132). Report 126 (riverqueue/river#551).
     """
     at_once, most, runs = Counter[bytes](), Counter[bytes](), Counter[str]()
+    full = {name.encode(): asyncio.Event() for name in CEILINGS}
 
     async def handle(job: Job) -> None:
         runs[job.id] += 1
         at_once[job.payload] += 1
         most[job.payload] = max(most[job.payload], at_once[job.payload])
+        # However slow the machine is, each lane is full at some time.
+        if at_once[job.payload] == CEILINGS[job.payload.decode()]:
+            full[job.payload].set()
+        await full[job.payload].wait()
         await works_for(10)
         at_once[job.payload] -= 1
 

