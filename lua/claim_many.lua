@@ -81,8 +81,7 @@ local function read_strays()
 end
 local function write_taken(scheduled, dead)
   if scheduled + dead > 0 then
-    local ids = {}
-    for i = 1, claim.count do ids[i] = claim.jobs[6 * i - 5] end
+    local ids = taken_ids(claim)
     if scheduled > 0 then redis.call('ZREM', p .. 'schedule', unpack(ids)) end
     if dead > 0 then redis.call('ZREM', p .. 'dead', unpack(ids)) end
   end

@@ -16,7 +16,7 @@ if #due == 0 then return 0 end
 -- include: waiting
 -- include: recovery
 local members = read_members(p, due)
-local leases = scores(p .. 'active', due)
+local leases = ask_chunked('ZMSCORE', p .. 'active', due)
 local released, expired = {}, {}
 for i, member in ipairs(members) do
   local lease = tonumber(leases[i])

@@ -10,16 +10,19 @@
 -- returns an answer per verdict, in order: done | gone | stale | scheduled | dead | delayed
 -- include: completions
 local p = ARGV[1]
-local plain, ids, first = read_plain(p .. 'job:')
+local prefix, kept = p .. 'job:', redis.call('EXISTS', p .. 'kept') == 1
+local plain, ids, beside = read_plain(prefix, kept)
 local answers, done = {}, {completed = 0, failed = 0, ended = {}, erased = {}, due = {}, dead = {}}
 if plain then
-  local littered = is_littered(plain, not first or redis.call('EXISTS', p .. 'kept') == 1)
+  local littered = any_stands(beside)
   local sizes, ceiling = read_queue(p)
-  for n, key in ipairs(plain) do
-    answers[n] = 'done'
-    erase(done.erased, key, littered)
-  end
+  for n = 1, #ids do answers[n] = 'done' end
   done.ended, done.completed = ids, #ids
+  if littered then
+    for _, key in ipairs(plain) do erase(done.erased, key, true) end
+  else
+    done.erased = plain
+  end
   write_endings(p, done, sizes, ceiling)
   return answers
 end
@@ -29,54 +32,70 @@ end
 -- include: lanes
 -- include: verdicts
 -- include: endings
-local at, now = parse(), now_ms()
+local at, now, argv = parse(), now_ms(), ARGV
 if not at then return redis.error_reply('ERR settle verdicts are not well-formed: expected c, v, r or d and its values') end
 
-local rows, keys, groups, ours, kin, grouped = {}, {}, {}, {}, {}, false
-for n, i in ipairs(at) do
-  local key = p .. 'job:' .. ARGV[i + 1]
-  local row = read_row(key, ARGV[i])
+local rows, keys, groups, ours, kin, grouped, last, token, m = {}, {}, {}, {}, {}, false, nil, nil, 0
+ids, beside = {}, {}
+for n = 1, #at do
+  local i = at[n]
+  local kind, id, held = argv[i], argv[i + 1], argv[i + 2]
+  local key = prefix .. id
+  local row = read_row(key, kind)
   -- The group that the worker was given at the claim frees the slot also where the row is gone.
-  local group = row[GROUP] or ARGV[i + 3]
-  rows[n], keys[n], groups[n], ours[n] = row, key, group, is_ours(row, ARGV[i + 2])
+  local group = row[GROUP] or argv[i + 3]
+  if held ~= last then
+    last = held
+    token = token_once(held)
+  end
+  -- Whether the row shows the claim that the verdict is of.
+  local mine = row[HELD] == held and row[ATTEMPTS] == token
+  rows[n], keys[n], ids[n], groups[n], ours[n] = row, key, id, group, mine
   grouped = grouped or group ~= ''
   if row[DEDUP] or row[PARENT] then kin[n] = row end
+  beside[m + 1], beside[m + 2] = key .. ':logs', key .. ':dependencies'
+  m = m + 2
+  if kept or token ~= '1' or not mine or kind ~= 'c' then
+    m = m + 1
+    beside[m] = key .. ':lock'
+  end
 end
 local tell
 if next(kin) then
 -- include: flow
   for n, row in pairs(kin) do
-    local id = ARGV[at[n] + 1]
-    kin[n] = row[PARENT] and read_child(p, id) or child_of(id, {row[DEDUP]})
+    kin[n] = row[PARENT] and read_child(p, ids[n]) or child_of(ids[n], {row[DEDUP]})
     touch_ended(p, kin[n])
   end
   tell = function(n, i, answer)
     if answer == 'done' then
-      completed(p, kin[n], ARGV[i] == 'v' and ARGV[i + 4] or nil)
+      completed(p, kin[n], argv[i] == 'v' and argv[i + 4] or nil)
     elseif answer == 'dead' then
       died(p, kin[n], reason_of(rows[n], i))
     end
   end
 end
-local littered = is_littered(keys, true)
+local littered = any_stands(beside)
 local sizes, ceiling = read_queue(p)
 redis.call('HGET', p .. 'metrics:failed', 'count')
-local known = grouped and read_lanes(p, KEYS[1], at, groups, ours) or no_lanes()
+local known = grouped and read_lanes(p, KEYS[1], ids, groups, ours) or no_lanes()
 
-local changed, told = {}, {}
-for n, i in ipairs(at) do
-  local id, row = ARGV[i + 1], rows[n]
+local changed, told, ended, erased, lanes, leases = {}, {}, done.ended, done.erased, known.lanes, known.leases
+for n = 1, #at do
+  local i, id, row, before = at[n], ids[n], rows[n], changed[ids[n]]
   -- The same id twice in one call: the second is decided on what the first left behind.
-  if changed[id] == 'erased' then row = {} elseif changed[id] then row = read_row(keys[n], ARGV[i]) end
-  local answer, ends = decide(row, i, ours[n] and not changed[id])
+  if before == 'erased' then row = {} elseif before then row = read_row(keys[n], argv[i]) end
+  local answer, ends = 'done', true
+  -- Most are: completions of what is in hand.
+  if before or not ours[n] or argv[i] ~= 'c' or row[SETTLED] then answer, ends = decide(row, i) end
   answers[n] = answer
   if ends then
     -- Who has died before has told of it then.
-    if row[STATE] ~= 'dead' or answer == 'done' then told[n] = answer end
-    done.ended[#done.ended + 1] = id
-    if groups[n] ~= '' then leaves_lane(known, n, id, known.leases[n] and not changed[id]) end
+    if kin[n] and (row[STATE] ~= 'dead' or answer == 'done') then told[n] = answer end
+    ended[#ended + 1] = id
+    if lanes[n] then leaves_lane(known, lanes[n], n, id, leases[n] and not before) end
     if answer == 'done' or answer == 'gone' then
-      erase(done.erased, keys[n], littered)
+      erase(erased, keys[n], littered)
       changed[id] = 'erased'
       if answer == 'done' then done.completed = done.completed + 1 end
     else
@@ -87,7 +106,9 @@ for n, i in ipairs(at) do
 end
 
 write_endings(p, done, sizes, ceiling, function() keep_endings(p, done, known) end)
-for n, i in ipairs(at) do
-  if kin[n] then tell(n, i, told[n]) end
+if tell then
+  for n, i in ipairs(at) do
+    if kin[n] then tell(n, i, told[n]) end
+  end
 end
 return answers

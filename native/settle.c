@@ -4,7 +4,6 @@
 #include "commands.h"
 #include "ending.h"
 #include "held.h"
-#include "kept.h"
 #include "lanes.h"
 #include "store.h"
 #include "table.h"
@@ -48,7 +47,7 @@ static Lane *lane_of(Settling *s, Str *group) {
 static bool is_ours(const Verdict *v) {
     Str *const *row = v->row;
     return row[ROW_HELD] && row[ROW_ATTEMPTS] && same(text_of(row[ROW_HELD]), text_of(v->held)) &&
-           same(text_of(row[ROW_ATTEMPTS]), token_of(v->held)) && is(row[ROW_STATE], "active");
+           same(text_of(row[ROW_ATTEMPTS]), token_of(v->held));
 }
 
 /* The group that the worker was given at the claim frees the slot also where the row is gone. What this very claim has in
@@ -72,27 +71,17 @@ static void read_verdict(Settling *s, Verdict *v) {
     touch_ended(c, &v->child);
 }
 
-/* A completion as most are: of a job in hand by its first claim, of no lane, that nobody waits for. */
-static bool is_plain(const Verdict *v) {
-    Str *const *row = v->row;
-    return v->kind == 'c' && !v->lane && !v->has_kin && !row[ROW_SETTLED] && is_first(row[ROW_ATTEMPTS], row[ROW_HELD]) &&
-           same(text_of(row[ROW_HELD]), text_of(v->held)) && same(token_of(v->held), TEXT("1"));
-}
-
-/* Nobody before has left a lock beside the jobs of a call in which all are plain. */
-static bool may_be_locked(Settling *s) {
-    Table seen = {0};
-    for (size_t i = 0; i < s->n; i++) {
-        if (!is_plain(&s->verdicts[i]) || table_mark(s->c, &seen, s->verdicts[i].id)) return true;
-    }
-    return exists(s->c, queue_key(s->c, "kept"));
+/* Nobody before has left a lock beside a job that is completed by its first claim. */
+static bool may_be_locked(const Verdict *v) {
+    return v->kind != 'c' || !is_ours(v) || !same(token_of(v->held), TEXT("1"));
 }
 
 static void read_all(Settling *s) {
     Call *c = s->c;
+    bool kept = exists(c, queue_key(c, "kept"));
     for (size_t i = 0; i < s->n; i++) read_verdict(s, &s->verdicts[i]);
-    int seen = may_be_locked(s) ? BEHIND_SEEN : BEHIND_SEEN - 1;
     for (size_t i = 0; i < s->n; i++) {
+        int seen = kept || may_be_locked(&s->verdicts[i]) ? BEHIND_SEEN : BEHIND_SEEN - 1;
         for (int k = 0; k < seen; k++) s->littered |= exists(c, part_key(c, s->verdicts[i].key, BEHIND[k]));
     }
     for (int i = 0; i < SETS; i++) touch(c, c->keys[i], TYPE_ZSET);

@@ -44,7 +44,6 @@ local function take(claim, s, id, row, crashes, lease)
   jobs[n + 1], jobs[n + 2], jobs[n + 3] = id, row[PAYLOAD], claim.tokens[attempts]
   jobs[n + 4], jobs[n + 5], jobs[n + 6] = s.name or '', row[FAILURES] or '0', crashes
   claim.count = claim.count + 1
-  claim.leave[#claim.leave + 1] = id
   if s.name then
     s.leave[#s.leave + 1] = id
     -- Somebody put back what is still in active: its slot was never given back.

@@ -15,29 +15,37 @@ local function token_once(held)
 end
 
 -- The row keys and ids of a call that is as most are: completions of jobs that are in hand by the claim that is told, once
--- each, of no lane, and nobody waits for them. nil for every other call. With them whether all are in hand by their first claim.
-local function read_plain(prefix)
-  local keys, ids, n, seen, argv, first = {}, {}, 0, {}, ARGV, true
-  local last = #argv
+-- each, of no lane, and nobody waits for them. nil for every other call. With them what may stand beside the rows: logs,
+-- children that were counted, and a lock, where one was `kept` or the claim is not the row's first.
+local function read_plain(prefix, kept)
+  local keys, ids, beside, n, m, seen, argv, call = {}, {}, {}, 0, 0, {}, ARGV, redis.call
+  local last, held, token = #argv, nil, nil
   if last % 4 ~= 1 then return nil end
   for i = 2, last, 4 do
-    local id, held = argv[i + 1], argv[i + 2]
-    local key, token = prefix .. id, token_once(held)
+    local id = argv[i + 1]
+    if argv[i + 2] ~= held then
+      held = argv[i + 2]
+      token = token_once(held)
+    end
     if argv[i] ~= 'c' or argv[i + 3] ~= '' or seen[id] then return nil end
-    local row = redis.call('HMGET', key, 'held', 'attempts', 'settled', 'group', 'dedup', 'parent')
-    if row[1] ~= held or row[2] ~= token or row[3] or row[4] or row[5] or row[6] then return nil end
+    local key = prefix .. id
+    local row = call('HMGET', key, 'attempts', 'held', 'settled', 'group', 'dedup', 'parent')
+    if row[1] ~= token or row[2] ~= held or row[3] or row[4] or row[5] or row[6] then return nil end
     n = n + 1
-    keys[n], ids[n], seen[id], first = key, id, true, first and token == '1'
+    keys[n], ids[n], seen[id] = key, id, true
+    beside[m + 1], beside[m + 2] = key .. ':logs', key .. ':dependencies'
+    m = m + 2
+    if kept or token ~= '1' then
+      m = m + 1
+      beside[m] = key .. ':lock'
+    end
   end
-  return keys, ids, first
+  return keys, ids, beside
 end
 
--- Whether something stands beside a row of these: logs, children that were counted, and where one may stand a lock.
-local function is_littered(keys, locked)
-  local beside, found, count = {}, 0, #keys
-  for n, key in ipairs(keys) do beside[2 * n - 1], beside[2 * n] = key .. ':logs', key .. ':dependencies' end
-  for n = 1, locked and count or 0 do beside[2 * count + n] = keys[n] .. ':lock' end
-  in_chunks(beside, function(...) found = found + redis.call('EXISTS', ...) end)
+local function any_stands(keys)
+  local found = 0
+  in_chunks(keys, function(...) found = found + redis.call('EXISTS', ...) end)
   return found > 0
 end
 

@@ -13,24 +13,32 @@ end
 
 -- What was judged leaves flat pending and the lanes; what was taken from a lane has a slot of it.
 local function leave_sets(claim, rot)
-  local started = {}
-  if not claim.lanes and not claim.passed and #claim.leave == claim.looked then
+  local started, names, keys, members, m = {}, rot.names, rot.keys, rot.members, 0
+  if not claim.lanes and not claim.passed and claim.count + #claim.leave == claim.looked then
     -- Everything that was looked at leaves, and it was the head of flat pending: that costs less by rank, the deeper the more.
     if claim.looked > 0 then redis.call('ZREMRANGEBYRANK', claim.pending, 0, claim.looked - 1) end
   elseif claim.has_flat then
+    -- What was taken from a lane too: an id may stand in both.
     call_chunked('ZREM', claim.pending, claim.leave)
+    call_chunked('ZREM', claim.pending, taken_ids(claim))
   end
   for n = 1, rot.loaded do
     local lane, first, last = rot.opened[n], rot.last[n - 1], rot.at[n]
+    local more = last - first
     if lane then
       call_chunked('ZREM', lane.key, lane.leave)
-    elseif last == first + 1 then
-      redis.call('ZREM', rot.keys[n], rot.members[last])
-    elseif last > first then
-      redis.call('ZREM', rot.keys[n], unpack(rot.members, first + 1, last))
+      more = lane.started
+    elseif more == 1 then
+      redis.call('ZREM', keys[n], members[last])
+    elseif more > 0 then
+      redis.call('ZREM', keys[n], unpack(members, first + 1, last))
     end
-    local more = lane and lane.started or last - first
-    if more > 0 then started[#started + 1], started[#started + 2] = rot.names[n], (rot.busy[n] or 0) + more end
+    if more > 0 then
+      local busy = rot.busy[n]
+      started[m + 1] = names[n]
+      m = m + 2
+      started[m] = busy and busy + more or more
+    end
   end
   if #started > 0 then count_started(claim.p, started) end
 end

@@ -41,11 +41,6 @@ local function row_of(said)
   return row
 end
 
--- Whether that is a row as a producer leaves it, in the order of its fields too.
-local function is_new(said)
-  return #said == 6 and said[1] == 'state' and said[2] == 'pending' and said[3] == 'attempts' and said[5] == 'payload'
-end
-
 -- A job as most are: it stands where it belongs, in the lane `name` or without one, was not claimed before, and nobody has
 -- asked for anything.
 local function is_plain(name, row, lease)
@@ -61,26 +56,41 @@ end
 -- Takes a run of jobs as most are, from where the cursor of flat pending stands. Ends at the first that is another, whose row it
 -- leaves in the claim; answers whether it took any.
 local function take_plain(claim, s)
-  local jobs, leave, tokens, rows, count = claim.jobs, claim.leave, claim.tokens, claim.rows, claim.count
-  local before = count
-  while count < claim.room and has_more(claim, s) do
-    local i, id = s.i + 1, s.ids[s.i + 1]
-    local said, n, payload, attempts, failures = redis.call('HGETALL', rows .. id), 6 * count, nil, nil, '0'
-    if is_new(said) and not s.ids.scores[i] then
-      attempts, payload = said[4], said[6]
-    else
-      local row = row_of(said)
-      if not is_plain(nil, row, s.ids.scores[i]) then
-        claim.row = row
-        break
+  local jobs, tokens, rows, count, room, call = claim.jobs, claim.tokens, claim.rows, claim.count, claim.room, redis.call
+  local before, n = count, 6 * count
+  while count < room and not claim.row and has_more(claim, s) do
+    local ids, scores, first = s.ids, s.ids.scores, s.i + 1
+    for i = first, math.min(s.size, s.i + room - count) do
+      local id = ids[i]
+      local said, payload, attempts, failures = call('HGETALL', rows .. id), nil, nil, '0'
+      -- A row as a producer leaves it, in the order of its fields too.
+      if said[1] == 'state' and said[2] == 'pending' and said[3] == 'attempts' and said[5] == 'payload' and #said == 6
+        and not scores[i] then
+        attempts, payload = said[4], said[6]
+      else
+        local row = row_of(said)
+        if not is_plain(nil, row, scores[i]) then
+          claim.row = row
+          break
+        end
+        if row[PARENT] then claim.kin[#claim.kin + 1] = id end
+        attempts, payload, failures = row[ATTEMPTS], row[PAYLOAD], row[FAILURES] or '0'
       end
-      if row[PARENT] then claim.kin[#claim.kin + 1] = id end
-      attempts, payload, failures = row[ATTEMPTS], row[PAYLOAD], row[FAILURES] or '0'
+      local token = tokens[attempts]
+      if not token then
+        token = token_after(attempts)
+        tokens[attempts] = token
+      end
+      jobs[n + 1] = id
+      jobs[n + 2] = payload
+      jobs[n + 3] = token
+      jobs[n + 4] = ''
+      jobs[n + 5] = failures
+      n = n + 6
+      jobs[n] = 0
+      s.i = i
     end
-    if not tokens[attempts] then tokens[attempts] = token_after(attempts) end
-    jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4], jobs[n + 5], jobs[n + 6] = id, payload, tokens[attempts], '', failures, 0
-    count = count + 1
-    leave[#leave + 1], s.i = id, i
+    count = count + s.i - first + 1
   end
   claim.count, claim.looked = count, claim.looked + count - before
   return count > before

@@ -15,19 +15,11 @@ local function read_members(p, ids)
   return members
 end
 
-local function scores(key, ids)
-  local all = {}
-  in_chunks(ids, function(...)
-    for _, score in ipairs(redis.call('ZMSCORE', key, ...)) do all[#all + 1] = score end
-  end)
-  return all
-end
-
 -- The rows of expired leases, and those of them that can run again: not gone, not dead, not waiting in the schedule or for
 -- children.
 local function recoverable(p, expired)
   local members, back = read_members(p, expired), {}
-  local scheduled = scores(p .. 'schedule', expired)
+  local scheduled = ask_chunked('ZMSCORE', p .. 'schedule', expired)
   for i, member in ipairs(members) do
     local elsewhere = member.state == 'dead' or (member.state == 'scheduled' and scheduled[i])
     if member.exists and not elsewhere and not is_waiting(p, member.id, member.state) then

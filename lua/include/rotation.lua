@@ -40,24 +40,29 @@ local function load_lanes(claim, rot)
   local weights = ask_lanes(p .. 'gweight', names)
   local paused = redis.call('EXISTS', p .. 'paused') == 1 and redis.call('SMISMEMBER', p .. 'paused', unpack(names)) or {}
   local members, keys, queue, at, last, more, seen = rot.members, rot.keys, rot.queue, rot.at, rot.last, rot.more, rot.seen
-  local before = last[first]
+  local before, call = last[first], redis.call
   local count = before
-  for i, name in ipairs(names) do
-    local n, key, limit, room = first + i, lane_key(p, name), tonumber(limits[i]), 1
-    rot.names[n], keys[n], queue[n], at[n] = name, key, n, count
+  for i = 1, #names do
+    local n, name, room = first + i, names[i], 1
+    local key, limit = lane_key(p, name), limits[i] and tonumber(limits[i])
+    rot.names[n] = name
+    keys[n] = key
+    queue[n] = n
+    at[n] = count
     if busy[i] then rot.busy[n] = tonumber(busy[i]) end
     if limit then
       room = limit - (rot.busy[n] or 0)
       rot.limits[n], rot.full[n] = limit, count + math.ceil(room)
     end
     if paused[i] ~= 1 and not seen[name] and room >= 1 then
-      local ids = redis.call('ZRANGE', key, 0, share)
+      local ids = call('ZRANGE', key, 0, share)
       local found = #ids
       if found > share then more[n], found = true, share end
       for k = 1, found do members[count + k] = ids[k] end
       count = count + found
     end
-    last[n], seen[name] = count, true
+    last[n] = count
+    seen[name] = true
     if weights[i] then
       local lane = open_lane(rot, n)
       lane.weight = math.max(1, tonumber(weights[i]) or 1)
@@ -85,29 +90,45 @@ end
 -- A turn of each lane from the head on, `most` at most, as long as lane and job are as most are. Ends at the first that is
 -- another, whose row it leaves for next_job; answers how many turns it were.
 local function serve_plain(claim, rot, most)
-  local queue, head, later, kept = rot.queue, rot.head, rot.later, #rot.later
-  local members, at, last, more, seen, count = rot.members, rot.at, rot.last, rot.more, claim.seen, claim.count
-  local jobs, tokens, before, room = claim.jobs, claim.tokens, count, math.min(count + most, claim.room)
-  local waiting = kept
+  local queue, head, later, kept, names, opened = rot.queue, rot.head, rot.later, #rot.later, rot.names, rot.opened
+  local members, at, last, more, full = rot.members, rot.at, rot.last, rot.more, rot.full
+  local jobs, tokens, rows, seen, count, call = claim.jobs, claim.tokens, claim.rows, claim.seen, claim.count, redis.call
+  local before, room, scores = count, math.min(count + most, claim.room), members.scores
+  local waiting, n = kept, 6 * count
   if rot.cut_name then return 0 end
   while count < room do
     local lane = queue[head]
-    local i = lane and not rot.opened[lane] and at[lane] + 1
+    local i = lane and not opened[lane] and at[lane] + 1
     if not i or i > last[lane] then break end
-    local id, name = members[i], rot.names[lane]
-    local row = read_row(claim, id)
-    if seen[id] or not is_plain(name, row, members.scores[i]) then
-      claim.row = row
-      break
+    local id, name = members[i], names[lane]
+    local said, payload, attempts, failures = call('HGETALL', rows .. id), nil, nil, '0'
+    -- A row as a producer leaves it, in the order of its fields too.
+    if said[1] == 'state' and said[2] == 'pending' and said[3] == 'attempts' and said[5] == 'payload' and said[7] == 'group'
+      and said[8] == name and #said == 8 and not (scores[i] or seen[id]) then
+      attempts, payload = said[4], said[6]
+    else
+      local row = row_of(said)
+      if seen[id] or not is_plain(name, row, scores[i]) then
+        claim.row = row
+        break
+      end
+      if row[PARENT] then claim.kin[#claim.kin + 1] = id end
+      attempts, payload, failures = row[ATTEMPTS], row[PAYLOAD], row[FAILURES] or '0'
     end
-    if row[PARENT] then claim.kin[#claim.kin + 1] = id end
-    local attempts, n = row[ATTEMPTS], 6 * count
-    if not tokens[attempts] then tokens[attempts] = token_after(attempts) end
-    jobs[n + 1], jobs[n + 2], jobs[n + 3] = id, row[PAYLOAD], tokens[attempts]
-    jobs[n + 4], jobs[n + 5], jobs[n + 6] = name, row[FAILURES] or '0', 0
+    local token = tokens[attempts]
+    if not token then
+      token = token_after(attempts)
+      tokens[attempts] = token
+    end
+    jobs[n + 1] = id
+    jobs[n + 2] = payload
+    jobs[n + 3] = token
+    jobs[n + 4] = name
+    jobs[n + 5] = failures
+    n = n + 6
+    jobs[n] = 0
     at[lane], count, head = i, count + 1, head + 1
-    if claim.has_flat then claim.leave[#claim.leave + 1] = id end
-    if i ~= rot.full[lane] and (i < last[lane] or more[lane]) then
+    if i ~= full[lane] and (i < last[lane] or more[lane]) then
       kept = kept + 1
       later[kept] = lane
     end
@@ -155,6 +176,7 @@ local function write_ring(rot)
   elseif rot.visited > 0 then
     redis.call('LTRIM', rot.ring, rot.visited, -1)
   end
-  for _, lane in ipairs(rot.later) do names[#names + 1] = rot.names[lane] end
+  local later, m, all = rot.later, #names, rot.names
+  for i = 1, #later do names[m + i] = all[later[i]] end
   call_chunked('RPUSH', rot.ring, names)
 end

@@ -1,15 +1,17 @@
 -- The verdicts of one settle: parsed and read first, each then decided on its row, then its row is written.
 -- A row is the reply of its HMGET; a verdict is the position in ARGV where it begins.
-local ATTEMPTS, HELD, SETTLED, STATE, GROUP, DEDUP, PARENT = 1, 2, 3, 4, 5, 6, 7
-local FAILURES, CANCEL = 8, 9
+local ATTEMPTS, HELD, SETTLED, GROUP, DEDUP, PARENT = 1, 2, 3, 4, 5, 6
+local STATE, FAILURES, CANCEL = 7, 8, 9
 local LENGTH = {c = 4, v = 5, r = 7, d = 6}
 
--- What a completion asks for, and all that any verdict does.
+-- What a completion asks for, to which the state matters behind another verdict only; and all that any verdict does.
 local function read_row(key, kind)
-  if kind == 'c' or kind == 'v' then
-    return redis.call('HMGET', key, 'attempts', 'held', 'settled', 'state', 'group', 'dedup', 'parent')
+  if kind ~= 'c' and kind ~= 'v' then
+    return redis.call('HMGET', key, 'attempts', 'held', 'settled', 'group', 'dedup', 'parent', 'state', 'failures', 'cancel')
   end
-  return redis.call('HMGET', key, 'attempts', 'held', 'settled', 'state', 'group', 'dedup', 'parent', 'failures', 'cancel')
+  local row = redis.call('HMGET', key, 'attempts', 'held', 'settled', 'group', 'dedup', 'parent')
+  if row[SETTLED] then row[STATE] = redis.call('HGET', key, 'state') end
+  return row
 end
 
 local function number(text)
@@ -19,31 +21,27 @@ end
 
 -- Positions of the verdicts, or nil where ARGV is not well-formed: then nothing is written.
 local function parse()
-  local at, last, i = {}, #ARGV, 2
+  local at, n, argv, i = {}, 0, ARGV, 2
+  local last, lengths = #argv, LENGTH
   while i <= last do
-    local kind = ARGV[i]
-    local length = LENGTH[kind]
+    local kind = argv[i]
+    local length = lengths[kind]
     if not length or i + length - 1 > last then return nil end
-    if kind == 'r' and not (number(ARGV[i + 4]) and number(ARGV[i + 5])) then return nil end
-    if kind == 'd' and not number(ARGV[i + 5]) then return nil end
-    at[#at + 1] = i
+    if kind == 'r' and not (number(argv[i + 4]) and number(argv[i + 5])) then return nil end
+    if kind == 'd' and not number(argv[i + 5]) then return nil end
+    n = n + 1
+    at[n] = i
     i = i + length
   end
   return at
 end
 
--- Whether the row shows the claim that the verdict is of.
-local function is_ours(row, held)
-  return row[HELD] == held and row[STATE] == 'active' and row[ATTEMPTS] == token_once(held)
-end
-
 -- The answer, and whether it ends the claim (takes the id out of every set). A row that is gone is cleaned from active all
 -- the same. A dead row takes only complete: a late retry counts its failure, nothing else moves. A job that was cancelled
 -- is dead instead of retried or delayed.
-local function decide(row, i, ours)
+local function decide(row, i)
   local kind, held = ARGV[i], ARGV[i + 2]
   if not row[ATTEMPTS] then return 'gone', true end
-  if ours and kind == 'c' and not row[SETTLED] then return 'done', true end
   local token = token_once(held)
   if is_stale(row[ATTEMPTS], row[HELD], held, token) then return 'stale', false end
   local before, dead = settled_answer(row[SETTLED], token), row[STATE] == 'dead'

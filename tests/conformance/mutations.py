@@ -84,7 +84,8 @@ MUTATIONS = (
         "suspect_one_at_a_time",
     ),
     Mutation("claim_many", "= row[ATTEMPTS], row[PAYLOAD],", "= row[ATTEMPTS], row[PAYLOAD] or '',", "ghost_claim"),
-    Mutation("claim_many", "= deadline, id", "= 0, id", "settle_batch_partial claim_receipt"),
+    Mutation("claim_many", "leases[m + 1] = deadline", "leases[m + 1] = 0", "settle_batch_partial"),
+    Mutation("claim_many", "= deadline, id", "= 0, id", "claim_receipt"),
     Mutation(
         "claim_many", "'state', 'dead', 'last_error', one.reason", "'last_error', one.reason", "suspect_one_at_a_time"
     ),
@@ -122,7 +123,7 @@ MUTATIONS = (
     Mutation("settle", "done.completed = done.completed + 1", "", "metrics settle_batch_partial"),
     Mutation("settle", "'count', done.completed)", "'count', 1)", "metrics settle_batch_partial"),
     Mutation("settle", "known.freed[lane] = (known.freed[lane] or 0) + 1", "", "settle_batch_partial"),
-    Mutation("settle", "busy >= known.limits[lane]", "false", "limit"),
+    Mutation("settle", "if limit and busy >= limit then", "if false then", "limit"),
     Mutation("settle", "(tonumber(row[FAILURES]) or 0) + 1", "tonumber(row[ATTEMPTS])", "failures_not_claims"),
     Mutation("settle", RELEASE_DEDUP, "", "dedup_release"),
     Mutation("settle", "row[CANCEL] or (tonumber", "(tonumber", "cancel"),

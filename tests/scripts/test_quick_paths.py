@@ -31,7 +31,7 @@ LONG = {
         "if alone and not claim.row then": "if false then",
         "not (claim.lanes or claim.row) and take_plain(claim, flat) or": "",
     },
-    "settle": {"local plain, ids, first = read_plain(p .. 'job:')": "local plain"},
+    "settle": {"local plain, ids, beside = read_plain(prefix, kept)": "local plain, ids, beside"},
 }
 SHORT = {
     "claim_many": ("if alone and not claim.row then", "return {read + 1"),
