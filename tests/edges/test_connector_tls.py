@@ -94,7 +94,7 @@ async def test_what_cannot_be_trusted_is_named(url: str, server: ValkeyServer, c
             (f"redis://localhost:{port}", "TLS on one side only|closed|broke"),
         ):
             with pytest.raises(Unreachable, match=words) as caught:
-                await Connector(bad, connect_timeout_ms=300).open()
+                await Connector(bad, connect_timeout_ms=300 if "within" in words else 20_000).open()
             assert "\n" not in str(caught.value)
         async with connect(f"rediss://localhost:{port}?ssl_cert_reqs=none") as connector:
             assert await connector.call("PING") == b"PONG"

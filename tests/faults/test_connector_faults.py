@@ -295,7 +295,7 @@ def test_a_blocked_loop_is_not_taken_for_a_silent_server(
     """The loop stands still for longer than the timeout around a call: it is answered, on the same connection."""
 
     def block() -> None:
-        works_plainly_for(900)
+        works_plainly_for(1_300)
 
     async def blocked_while_reading() -> None:
         loop = asyncio.get_running_loop()
@@ -315,7 +315,7 @@ def test_a_blocked_loop_is_not_taken_for_a_silent_server(
 
     async def scenario() -> None:
         # The proxy is part of the blocked loop: what it has not passed on is late, as over a long line.
-        async with Proxy(server.port) as proxy, connect(proxy.url, command_timeout_ms=700) as connector:
+        async with Proxy(server.port) as proxy, connect(proxy.url, command_timeout_ms=1_000) as connector:
             for _ in range(2):
                 call = asyncio.ensure_future(connector.call("ECHO", "x"))
                 await asyncio.sleep(0)
