@@ -148,7 +148,7 @@ def test_what_it_cannot_read_is_2(arguments: list[str], capsys: pytest.CaptureFi
 
 
 def test_it_imports_next_to_nothing_and_costs_less_than_100_ms_of_cpu() -> None:
-    """No client library, no settings model, no command parser, no application. On a slow machine it is four times what
+    """No client library, no settings model, no command parser, no application. On a slow machine it is six times what
     Python takes to do nothing.
 
     Report 100 (celery/celery#4079).
