@@ -99,7 +99,6 @@ class Slots(Generic[T, R]):
         "_failed",
         "_held",
         "_idle",
-        "_in_turn",
         "_jobs",
         "_kept",
         "_loop",
@@ -109,6 +108,7 @@ class Slots(Generic[T, R]):
         "_on_fault",
         "_runners",
         "_turn_ends_ms",
+        "_turning",
         "closed",
         "per_claim",
         "running",
@@ -149,8 +149,8 @@ class Slots(Generic[T, R]):
         self._idle: list[asyncio.Future[None]] = []
         self._made = 0
         self._called = 0
-        self._in_turn = self._held = False
-        self._turn_ends_ms = 0.0
+        self._held = self._turning = False
+        self._turn_ends_ms = -math.inf
         self._runners: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[Never] = self._loop.create_future()
@@ -173,6 +173,7 @@ class Slots(Generic[T, R]):
     def start(self, jobs: Sequence[T], *, later: bool = False) -> None:
         """Run `jobs`; there is room for all of them. `later`: what is sent in this turn of the loop leaves first."""
         self._jobs.extend(jobs)
+        self._turn_soon()
         if later:
             self._loop.call_soon(self._call)
         else:
@@ -181,7 +182,7 @@ class Slots(Generic[T, R]):
     def hold(self) -> None:
         """Let no job begin any more. May be called in a signal handler, between any two steps of a runner."""
         # This turn is over, and so is every one that comes: no job has to look for it.
-        self._held = self._in_turn = True
+        self._held = True
         self._turn_ends_ms = -math.inf
 
     def take_unstarted(self) -> list[T]:
@@ -254,8 +255,8 @@ class Slots(Generic[T, R]):
         while not self._closing:
             self._called -= 1
             while jobs:
-                if clock.monotonic_ms() > self._turn_ends_ms if self._in_turn else not self._begin_turn():
-                    await asyncio.sleep(0)
+                if clock.monotonic_ms() > self._turn_ends_ms:
+                    await self._next_turn()
                     continue
                 if kept is not None and not kept(jobs[0]):
                     await asyncio.sleep(_NOT_KEPT_S)
@@ -293,13 +294,21 @@ class Slots(Generic[T, R]):
             raise error
         return await self.closed(job, error, runner)
 
-    def _begin_turn(self) -> bool:
+    async def _next_turn(self) -> None:
+        """The time that the jobs of one turn have is over, or it was that of an earlier turn: its end is not told, as
+        that takes a callback in each turn of the loop, and jobs that suspend leave nothing to be told.
+        """
+        self._turn_soon()
+        await asyncio.sleep(0)
+
+    def _turn_soon(self) -> None:
+        if not self._turning:
+            self._turning = True
+            self._loop.call_soon(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        self._turning = False
         ends_ms = self._clock.monotonic_ms() + TURN_MS
-        self._loop.call_soon(self._end_turn)
         # A signal may have come while the clock was read.
         if not self._held:
-            self._in_turn, self._turn_ends_ms = True, ends_ms
-        return not self._held
-
-    def _end_turn(self) -> None:
-        self._in_turn = self._held
+            self._turn_ends_ms = ends_ms
