@@ -20,7 +20,7 @@ from tests.support.valkey import ValkeyServer
 from tests.support.waiting import passes, wait_until
 
 # The keeper gives its connection up after a quarter of it, which has to be more than a server may stand still for.
-LEASE_MS = 2_000
+LEASE_MS = 3_000
 BEAT_MS = 100
 ASYNC = ("jobs", {"sleep_ms": 4 * LEASE_MS})
 PLAIN = ("plain", {"sleep_ms": 4 * LEASE_MS})

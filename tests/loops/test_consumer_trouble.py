@@ -112,7 +112,7 @@ async def test_an_error_of_a_script_is_raised_and_nothing_is_forgotten(url: str,
     await Queue(raw).put(
         {f"g:{GROUP}:pending": {job(0): 0}, f"job:{job(0)}": row(group=GROUP), "ring": [GROUP], broken: "text"}
     )
-    async with stand(url, gate.handler, name="test") as made:
+    async with stand(url, gate.handler, name="test", clock=ManualClock()) as made:
         with pytest.raises(ServerError, match="WRONGTYPE"):
             await made.consumer.beat()
         # A sweep that failed is due again. One that finds nothing due does not look at pending.
