@@ -18,7 +18,9 @@ from echomq_worker.web import actions, operations
 from tests.support.plain import FAR_MS, GROUP, QUEUE, Queue, job, row
 from tests.support.valkey import OwnServer, raw_client
 from tests.support.waiting import wait_until
-from tests.support.web import Browser, browsing, text_of
+from tests.support.web import Browser, all_at_once, browsing, text_of
+
+__all__ = ["all_at_once"]
 
 ID = job(1)
 DEAD = f"/q/{QUEUE}/dead"

@@ -16,7 +16,9 @@ from tests.support.browsing import PHONE, chromium, findings, is_live, opened, p
 from tests.support.plain import FAR_MS, QUEUE, Queue, job, row
 from tests.support.running import running
 from tests.support.waiting import wait_until
-from tests.support.web import TOKEN
+from tests.support.web import TOKEN, all_at_once
+
+__all__ = ["all_at_once"]
 
 pytestmark = pytest.mark.timeout(400)
 

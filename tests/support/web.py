@@ -10,9 +10,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 import httpx
+import pytest
 
 from echomq_worker.web import Access, dashboard
 from echomq_worker.web.app import Dashboard
+from tests.support.waiting import PATIENCE_S
 
 HOST = "http://localhost"
 ANYBODY = Access.anybody()
@@ -57,6 +59,14 @@ class Browser:
         response = await self.post(path, fields)
         assert response.status_code == 303, (path, response.status_code, text_of(response.text))
         return str(response.headers["location"])
+
+
+@pytest.fixture(autouse=True)
+def all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a module of tests: what is done behind a page may take its time to be over at once, as it may on a machine
+    that stands still.
+    """
+    monkeypatch.setattr("echomq_worker.web.actions._AT_ONCE_S", PATIENCE_S)
 
 
 @asynccontextmanager
