@@ -17,12 +17,8 @@ if plain then
   local littered = any_stands(beside)
   local sizes, ceiling = read_queue(p)
   for n = 1, #ids do answers[n] = 'done' end
-  done.ended, done.completed = ids, #ids
-  if littered then
-    for _, key in ipairs(plain) do erase(done.erased, key, true) end
-  else
-    done.erased = plain
-  end
+  done.ended, done.completed, done.erased = ids, #ids, littered and {} or plain
+  for n = 1, littered and #plain or 0 do erase_littered(done.erased, plain[n]) end
   write_endings(p, done, sizes, ceiling)
   return answers
 end
@@ -80,7 +76,8 @@ local sizes, ceiling = read_queue(p)
 redis.call('HGET', p .. 'metrics:failed', 'count')
 local known = grouped and read_lanes(p, KEYS[1], ids, groups, ours) or no_lanes()
 
-local changed, told, ended, erased, lanes, leases = {}, {}, done.ended, done.erased, known.lanes, known.leases
+local changed, told, ended, erased = {}, {}, done.ended, done.erased
+local lanes, leases, stands, freed = known.lanes, known.leases, known.stands, known.freed
 for n = 1, #at do
   local i, id, row, before = at[n], ids[n], rows[n], changed[ids[n]]
   -- The same id twice in one call: the second is decided on what the first left behind.
@@ -93,9 +90,12 @@ for n = 1, #at do
     -- Who has died before has told of it then.
     if kin[n] and (row[STATE] ~= 'dead' or answer == 'done') then told[n] = answer end
     ended[#ended + 1] = id
-    if lanes[n] then leaves_lane(known, lanes[n], n, id, leases[n] and not before) end
+    local lane = lanes[n]
+    -- This ending takes it from active, so it gives the slot back.
+    if lane and leases[n] and not before then freed[lane] = (freed[lane] or 0) + 1 end
+    if lane and stands[n] then leaves_lane(known, lane, id) end
     if answer == 'done' or answer == 'gone' then
-      erase(erased, keys[n], littered)
+      if littered then erase_littered(erased, keys[n]) else erased[#erased + 1] = keys[n] end
       changed[id] = 'erased'
       if answer == 'done' then done.completed = done.completed + 1 end
     else

@@ -6,7 +6,7 @@ Source: protocol section 4 (crashes, suspects, `held`, receipts, sent twice, a c
 from __future__ import annotations
 
 from echomq_worker.conformance.bench import GROUP, LEASE_MS, Bench, Desk, row, without
-from echomq_worker.conformance.checks import Between, same
+from echomq_worker.conformance.checks import Between, holds, same
 from echomq_worker.conformance.hands import Hands, Taken, delayed, done, failed
 from echomq_worker.jobs import New
 
@@ -161,6 +161,10 @@ async def suspect_one_at_a_time(bench: Bench) -> None:
     await hands.settle(failed(job, delay_ms=0))
     await q.jobs.promote(q.name)
     same((await _only(hands)).crashes, 0, "crashes after a verdict: only claims in a row count")
+    await _expire_all(q)
+    await _crash(q, hands)
+    same((await hands.claim(suspects=0)).ids, [], "a claim of a process that has a suspect in hand, of a lane with one")
+    holds(await q.read("wake"), "a token is left for a process that has none")
 
 
 async def _only(hands: Hands) -> Taken:

@@ -49,12 +49,10 @@ local function any_stands(keys)
   return found > 0
 end
 
--- What is left of a job when it is over: a row, and where there is one its logs, lock and a flow parent's subkeys.
-local function erase(erased, key, littered)
-  erased[#erased + 1] = key
-  if not littered then return end
-  for _, name in ipairs({'logs', 'lock', 'dependencies', 'processed', 'failed', 'unsuccessful'}) do
-    erased[#erased + 1] = key .. ':' .. name
+-- Of a job that is over, where something stands beside rows: the row, logs, lock and a flow parent's subkeys.
+local function erase_littered(erased, key)
+  for _, part in ipairs({'', ':logs', ':lock', ':dependencies', ':processed', ':failed', ':unsuccessful'}) do
+    erased[#erased + 1] = key .. part
   end
 end
 

@@ -58,7 +58,7 @@ end
 -- Gives slots back. A lane that was below its limit was on the ring, if it could be served: nothing is looked for there,
 -- which a long ring makes dear.
 local function free_slots(p, known)
-  local counts, none, full, names, limits = {}, {}, {}, known.names, known.limits
+  local counts, none, full, names, limits, m = {}, {}, {}, known.names, known.limits, 0
   for lane = 1, #names do
     local name, said, freed = names[lane], known.busy[lane], known.freed[lane]
     if freed then
@@ -67,7 +67,8 @@ local function free_slots(p, known)
       if busy > freed then
         counts[#counts + 1], counts[#counts + 2] = name, string.format('%.0f', busy - freed)
       else
-        none[#none + 1] = name
+        m = m + 1
+        none[m] = name
       end
       local limit = limits[lane] and tonumber(limits[lane])
       if limit and busy >= limit then full[#full + 1] = name end
@@ -78,13 +79,10 @@ local function free_slots(p, known)
   offer_all(p, full, true)
 end
 
--- Files that the id of verdict `n` ends. `slot`: this ending takes it from active, so it gives the slot back.
-local function leaves_lane(known, lane, n, id, slot)
-  if slot then known.freed[lane] = (known.freed[lane] or 0) + 1 end
-  if known.stands[n] then
-    known.left[lane] = known.left[lane] or {}
-    table.insert(known.left[lane], id)
-  end
+-- Files an id that still stands in its lane.
+local function leaves_lane(known, lane, id)
+  known.left[lane] = known.left[lane] or {}
+  table.insert(known.left[lane], id)
 end
 
 -- The ids that stay go into the sets of their verdicts; those of lanes leave these.
