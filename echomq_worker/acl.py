@@ -21,7 +21,7 @@ from echomq_worker.script import scripts
 from echomq_worker.twins import REQUEUE, RESCHEDULE, TWINS
 
 # `redis.call('HGET', …`, and the helpers of lua/include that take a command's name.
-_CALLED = re.compile(r"(?:redis\.p?call\(|call_chunked\(|find_lanes\(work,)\s*'([A-Z]+)'")
+_CALLED = re.compile(r"(?:\bp?call\(|(?:ask|call)_chunked\(|find_lanes\(work,)\s*'([A-Z]+)'")
 _COMMENT = re.compile(r"--.*$", re.MULTILINE)
 _USER = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
