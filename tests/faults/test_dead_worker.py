@@ -14,7 +14,7 @@ from echomq_worker.jobs import Jobs
 from tests.support.fleet import BEAT_MS, LEASE_MS, fleet
 from tests.support.waiting import passes, wait_until
 
-SLEEP_MS = 5_000
+SLEEP_MS = 3_000
 QUEUES = 50
 # A process of a shared machine that is asked to run, and the file that notes it.
 MARGIN_S = 1.8

@@ -105,7 +105,7 @@ async def test_five_deploys_in_a_row_bury_nothing(url: str, raw: Redis) -> None:
     """
     async with connect(url) as connector:
         jobs = Jobs(connector)
-        with fleet(url, grace_ms=100, lease_ms=1_200) as workers:
+        with fleet(url, grace_ms=100, lease_ms=2_000) as workers:
             plain = (await jobs.enqueue("plain", {"sleep_ms": 60_000})).id
             slow = (await jobs.enqueue("jobs", {"sleep_ms": 60_000})).id
             for deploy in range(1, 6):

@@ -13,7 +13,7 @@ from tests.support.fleet import fleet
 from tests.support.waiting import passes_until, wait_until
 
 BEAT_MS = 100
-LEASE_MS = 1_500
+LEASE_MS = 2_000
 # A process of a shared machine that is asked to run, and the file that notes it.
 MARGIN_S = 1.2
 

@@ -60,7 +60,7 @@ async def test_a_worker_by_commands_alone(native: ValkeyServer) -> None:
     async with connect(native.url, wire="6") as connector:
         ids = [one.id for one in await Jobs(connector).enqueue_many("jobs", [b"x"] * 3)]
         with capture_logs() as lines:
-            async with running(held.worker, native.url, wire="6", lease_ms=1_500, grace_ms=1) as run:
+            async with running(held.worker, native.url, wire="6", lease_ms=2_000, grace_ms=1) as run:
                 await wait_until(lambda: held.began == ids, "all run")
                 # Every lease was extended twice at least, and nobody else had the jobs meanwhile.
                 await wait_until(lambda: calls(native).get("EMQ.KEEP", 0) >= 4, "leases are kept")

@@ -11,11 +11,11 @@ from tests.support.app import Note, read_notes
 from tests.support.process import WorkerProcess
 
 BEAT_MS = 200
-LEASE_MS = 2_000
+LEASE_MS = 3_000
 
 
 class Fleet:
-    """Starts workers with a beat of 200 ms and a lease of 2 s; `settings` are names of settings without the prefix."""
+    """Starts workers with a beat of 200 ms and a lease of 3 s; `settings` are names of settings without the prefix."""
 
     def __init__(self, url: str, notes: Path, stack: ExitStack, settings: dict[str, object]) -> None:
         self._url = url

@@ -95,7 +95,7 @@ class Nursery:
 @contextmanager
 def nursery(url: str, notes: Path, log: Path, **settings: object) -> Iterator[Nursery]:
     """A nursery; whatever still runs at the end is killed."""
-    numbers = {"beat_ms": 100, "tick_ms": 100, "lease_ms": 2_000, "log_level": "error", "max_crashes": 1_000}
+    numbers = {"beat_ms": 100, "tick_ms": 100, "lease_ms": 3_000, "log_level": "error", "max_crashes": 1_000}
     env = {f"ECHOMQ_{name.upper()}": str(value) for name, value in {**numbers, **settings}.items()}
     env = {**os.environ, **env, "ECHOMQ_URL": url, "TEST_NOTES": str(notes)}
     with (
