@@ -119,7 +119,7 @@ class Claims:
         fence = ":" + random.decode()
         for id, payload, attempts, group, failures, crashes in zip(*[iter(flat)] * _STRIDE, strict=True):
             try:
-                count, failed = int(attempts), count_of(failures) if failures else 0
+                count, failed = int(attempts), 0 if failures == b"0" else count_of(failures)
                 lane = group.decode() if group else None
                 job = Job(context, id.decode(), payload, count, failed, lane, f"{count}{fence}")
             except ValueError:

@@ -8,7 +8,7 @@ recovery of its own: the Metronome sweeps for the whole pool and wakes it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -157,33 +157,36 @@ class Consumer:
         Raises WireError or ServerError; what was claimed before it is in hand. Shielded: a cancellation waits for it.
         """
         if self._ahead is not None:
-            return Beat(None, await self._claimed_ahead(*self._ahead))
+            (answer, sent_ms), self._ahead = self._ahead, None
+            return Beat(None, await self._claimed(answer, sent_ms))
         now = self._clock.monotonic_ms()
-        sweeps = self._recovery is not None and now >= self._next_sweep_ms - self._rhythm.early_ms
-        if self._recovery is not None and sweeps:
-            await self._recovery.before()
-        calls: list[Call] = list(self._recovery.calls()) if self._recovery is not None and sweeps else []
-        swept_calls = len(calls)
-        free = self._wanted()
-        claims = free > 0
-        if claims:
-            calls.append(self.claims.call(free))
-        if not calls:
+        recovery, free = self._due(now), self._wanted()
+        if recovery is not None:
+            return await self._beat_with(recovery, now)
+        if free <= 0:
             return Beat(None, None)
+        return Beat(None, await self._claimed(evaluate(self._wire, *self.claims.call(free)), now))
+
+    async def _beat_with(self, recovery: Recovery, now: float) -> Beat:
+        """Recovery and promote, and a claim where there is room."""
+        await recovery.before()
+        calls: list[Call] = list(recovery.calls())
+        free = self._wanted()
+        if free > 0:
+            calls.append(self.claims.call(free))
         with anyio.CancelScope(shield=True):
             try:
                 replies = await evaluate_many(self._wire, calls)
             except (Unreachable, AuthenticationFailed):
-                if claims:
+                if free > 0:
                     self.claims.unsent()
                 raise
-            claimed = self._take(replies[-1], now) if claims else None
-            swept = None
-            if self._recovery is not None and sweeps:
-                swept = await self._recovery.sweep(replies[:swept_calls])
-                self._next_sweep_ms = self._rhythm.after(now)
-        if claims and claimed is None:
-            raise replies[-1] if isinstance(replies[-1], Exception) else CommandTimeout(_LATE)
+            claim = replies.pop() if free > 0 else None
+            claimed = None if claim is None else self._take(claim, now)
+            swept = await recovery.sweep(replies)
+            self._next_sweep_ms = self._rhythm.after(now)
+        if claim is not None and claimed is None:
+            raise claim if isinstance(claim, Exception) else CommandTimeout(_LATE)
         return Beat(swept, claimed)
 
     async def run(self) -> None:
@@ -220,11 +223,11 @@ class Consumer:
             self._rest.leave()
             return
         now, free = self._clock.monotonic_ms(), self._wanted()
-        if free > 0 and (self._recovery is None or now < self._next_sweep_ms - self._rhythm.early_ms):
+        if free > 0 and self._due(now) is None:
             self._ahead = Begun(evaluate(self._wire, *self.claims.call(free))), now
 
-    async def _claimed_ahead(self, answer: Begun[Any], sent_ms: float) -> Claimed:
-        self._ahead = None
+    async def _claimed(self, answer: Awaitable[Any], sent_ms: float) -> Claimed:
+        """What the claim has brought that `answer` waits for."""
         with anyio.CancelScope(shield=True):
             try:
                 reply = await answer
@@ -251,6 +254,10 @@ class Consumer:
     def _wanted(self) -> int:
         """How many jobs to claim now."""
         return 0 if self._stopping or self._settle.stuck else min(self.slots.free, self.slots.per_claim)
+
+    def _due(self, now: float) -> Recovery | None:
+        """The recovery, where it is time for it."""
+        return self._recovery if now >= self._next_sweep_ms - self._rhythm.early_ms else None
 
     def _left_ms(self) -> float:
         """How long to rest at most."""

@@ -201,8 +201,9 @@ def arguments(batch: Sequence[tuple[Job, Verdict]]) -> Sequence[Argument]:
     for job, verdict in batch:
         if verdict is not COMPLETE:
             break
-        id, held, group = job.id, job.held, job.group or ""
-        packed.append(f"$1\r\nc\r\n${len(id)}\r\n{id}\r\n${len(held)}\r\n{held}\r\n${len(group)}\r\n{group}\r\n")
+        id, held, group = job.id, job.held, job.group
+        lane = f"${len(group)}\r\n{group}\r\n" if group else "$0\r\n\r\n"
+        packed.append(f"$1\r\nc\r\n${len(id)}\r\n{id}\r\n${len(held)}\r\n{held}\r\n{lane}")
     text = "".join(packed)
     if len(packed) == len(batch) and text.isascii():
         return [Packed(4 * len(batch), text.encode())]
