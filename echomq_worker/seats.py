@@ -50,7 +50,17 @@ class Seat:
     """A set of keys, and whoever waits for a token on them. `listed`: they belong in the next BLPOP."""
 
     __slots__ = (
-        *("going_back", "had", "keys", "leaving", "left_s", "listed", "owed", "stands_s", "told", "until_s", "waiter"),
+        "going_back",
+        "had",
+        "keys",
+        "leaving",
+        "left_s",
+        "listed",
+        "owed",
+        "stands_s",
+        "told",
+        "until_s",
+        "waiter",
     )
 
     def __init__(self, keys: tuple[str | bytes, ...]) -> None:

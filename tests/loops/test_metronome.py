@@ -93,6 +93,15 @@ async def push(raw: Redis, count: int = 1, where: str = "ready") -> None:
     await raw.pexpire(key, 60_000)
 
 
+async def push_late(made: Pool, raw: Redis) -> None:
+    """A readiness token while the wait on the server still stands, for which the only idle consumer has just gone."""
+    made.park("a")
+    await parked(raw)
+    made.made.poke()
+    await wait_until(lambda: made.poked == ["a"], "nobody is idle")
+    await push(raw)
+
+
 async def test_tokens_poke_consumers_in_the_order_in_which_they_went_idle(url: str, raw: Redis) -> None:
     """One token, one consumer; of either kind."""
     async with pool(url) as made:
@@ -161,11 +170,7 @@ async def test_tokens_are_left_alone_while_nobody_is_idle(url: str, raw: Redis) 
 async def test_a_token_that_comes_when_the_last_idle_one_has_just_gone_is_not_lost(url: str, raw: Redis) -> None:
     """The wait on the server stands a little longer than the idle consumer: the next one to go idle looks at once."""
     async with pool(url) as made:
-        made.park("a")
-        await parked(raw)
-        made.made.poke()
-        await wait_until(lambda: made.poked == ["a"], "nobody is idle")
-        await push(raw)
+        await push_late(made, raw)
 
         async def taken() -> bool:
             return not await raw.exists("emq:{q}:ready")
@@ -198,11 +203,7 @@ async def test_a_token_that_is_owed_goes_back_at_a_stop(url: str, raw: Redis) ->
     beat. Who goes idle meanwhile takes none with it.
     """
     async with pool(url) as made:
-        made.park("a")
-        await parked(raw)
-        made.made.poke()
-        await wait_until(lambda: made.poked == ["a"], "nobody is idle")
-        await push(raw)
+        await push_late(made, raw)
         await wait_until(lambda: made.made._owed, "the token is taken all the same")
         made.made.hold()
         made.park("b")
